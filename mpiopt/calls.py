@@ -1,0 +1,391 @@
+"""Turns the arguments of a collective, as mpi4py takes them, into a call and its two buffers.
+
+Every function returns None for what is left to MPI: derived datatypes, user-defined ops, dtypes
+without a kernel. What decides that (op, dtype) is the same on all ranks of a correct program, so
+all of them leave it to MPI or none does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from mpiopt.algorithms import algorithms
+from mpiopt.buffers import Buffer, simple, vector
+from mpiopt.errors import BadBufferError
+from mpiopt.kernels.reduce import supported
+from mpiopt.plan import Call
+from mpiopt.select import AUTO, choose
+
+_OPS = {
+    "sum": MPI.SUM,
+    "prod": MPI.PROD,
+    "max": MPI.MAX,
+    "min": MPI.MIN,
+    "land": MPI.LAND,
+    "lor": MPI.LOR,
+    "lxor": MPI.LXOR,
+    "band": MPI.BAND,
+    "bor": MPI.BOR,
+    "bxor": MPI.BXOR,
+}
+# NumPy's bool is for logic: MPI defines no arithmetic on it, nor bitwise ops.
+_BOOL_OPS = ("land", "lor", "lxor")
+
+
+class Prepared(NamedTuple):
+    """A call with the buffers to run it on."""
+
+    call: Call
+    send: Buffer | None
+    recv: Buffer | None
+
+
+class Place(NamedTuple):
+    """Who asks."""
+
+    rank: int
+    size: int
+
+
+def op_named(name: str) -> MPI.Op:
+    """The MPI op of a name such as "sum"."""
+    if name not in _OPS:
+        raise ValueError(f"unknown op {name!r}; one of {', '.join(_OPS)}")
+    return _OPS[name]
+
+
+def _op_name(op: Any) -> str | None:
+    if isinstance(op, str):
+        op = op_named(op)
+    return next((name for name, known in _OPS.items() if known == op), None)
+
+
+def _reducible(op: Any, dtype: np.dtype[Any]) -> str | None:
+    name = _op_name(op)
+    if name is None or not supported(name, dtype):
+        return None
+    return None if dtype.char == "?" and name not in _BOOL_OPS else name
+
+
+def resolve(collective: str, algorithm: str, size: int, nbytes: int) -> str:
+    """The algorithm that runs, given the user's word."""
+    if algorithm == AUTO:
+        return choose(collective, size, nbytes)
+    if algorithm not in algorithms(collective):
+        raise ValueError(
+            f"{collective}: unknown algorithm {algorithm!r}; one of auto, mpi, "
+            f"{', '.join(algorithms(collective))}"
+        )
+    return algorithm
+
+
+def check_root(collective: str, place: Place, root: int) -> None:
+    if not 0 <= root < place.size:
+        raise ValueError(
+            f"{collective}: rank {place.rank}: root {root} is not a rank of a communicator of size "
+            f"{place.size}; roots are 0..{place.size - 1}"
+        )
+
+
+def _match(collective: str, place: Place, send: Buffer, recv: Buffer, blocks: int = 1) -> None:
+    """Both buffers of one rank must agree; `blocks` is how many of the one make the other."""
+    same_type = (
+        send.dtype == recv.dtype
+        if collective in ("allreduce", "reduce", "reduce_scatter")
+        else send.dtype.itemsize == recv.dtype.itemsize
+    )
+    if not same_type or send.count != recv.count * blocks:
+        raise BadBufferError(
+            f"{collective}: rank {place.rank} has {send.count} {send.dtype} to send, and room for "
+            f"{recv.count} x {blocks} {recv.dtype}; dtypes and lengths must match"
+        )
+
+
+def allreduce(
+    place: Place, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str
+) -> Prepared | None:
+    in_place = sendbuf is MPI.IN_PLACE
+    recv = simple(recvbuf, place.rank, True)
+    send = None if in_place else simple(sendbuf, place.rank, False)
+    if recv is None or (send is None and not in_place):
+        return None
+    if send is not None:
+        _match("allreduce", place, send, recv)
+    name = _reducible(op, recv.dtype)
+    if name is None:
+        return None
+    algorithm = resolve("allreduce", algorithm, place.size, recv.count * recv.dtype.itemsize)
+    counts = (recv.count,)
+    return Prepared(
+        Call("allreduce", algorithm, recv.dtype, counts, op=name, in_place=in_place), send, recv
+    )
+
+
+def reduce(
+    place: Place, sendbuf: Any, recvbuf: Any, op: Any, root: int, algorithm: str
+) -> Prepared | None:
+    check_root("reduce", place, root)
+    in_place = sendbuf is MPI.IN_PLACE
+    at_root = place.rank == root
+    recv = simple(recvbuf, place.rank, True) if at_root else None
+    send = None if in_place else simple(sendbuf, place.rank, False)
+    data = recv if in_place else send
+    if data is None or (at_root and recv is None):
+        return None
+    if send is not None and recv is not None:
+        _match("reduce", place, send, recv)
+    name = _reducible(op, data.dtype)
+    if name is None:
+        return None
+    algorithm = resolve("reduce", algorithm, place.size, data.count * data.dtype.itemsize)
+    counts = (data.count,)
+    call = Call("reduce", algorithm, data.dtype, counts, op=name, root=root, in_place=in_place)
+    return Prepared(call, send, recv)
+
+
+def reduce_scatter_block(
+    place: Place, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str
+) -> Prepared | None:
+    in_place = sendbuf is MPI.IN_PLACE
+    recv = simple(recvbuf, place.rank, True, place.size if in_place else 1)
+    if recv is None:
+        return None
+    counts = (recv.count,) * place.size
+    return _reduce_scatter(place, sendbuf, recv, counts, op, algorithm)
+
+
+def reduce_scatter(
+    place: Place, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any, algorithm: str
+) -> Prepared | None:
+    in_place = sendbuf is MPI.IN_PLACE
+    recv = simple(recvbuf, place.rank, True)
+    if recv is None:
+        return None
+    if recvcounts is None:
+        if in_place:
+            blocks = vector(recvbuf, place.rank, True, place.size)
+            counts = blocks.counts if blocks is not None else ()
+        else:
+            return None  # only MPI's own can infer counts that other ranks hold
+    else:
+        counts = tuple(int(count) for count in recvcounts)
+    if len(counts) != place.size or min(counts) < 0:
+        raise BadBufferError(
+            f"reduce_scatter: rank {place.rank}: recvcounts {list(counts)} must be {place.size} "
+            "counts, one a rank, none negative"
+        )
+    return _reduce_scatter(place, sendbuf, recv, counts, op, algorithm)
+
+
+def _reduce_scatter(
+    place: Place, sendbuf: Any, recv: Buffer, counts: tuple[int, ...], op: Any, algorithm: str
+) -> Prepared | None:
+    in_place = sendbuf is MPI.IN_PLACE
+    send = None if in_place else simple(sendbuf, place.rank, False)
+    name = _reducible(op, recv.dtype)
+    if name is None or (send is None and not in_place):
+        return None
+    total = sum(counts)
+    room = recv.array.nbytes // recv.dtype.itemsize
+    if send is not None and (send.dtype != recv.dtype or send.count != total):
+        raise BadBufferError(
+            f"reduce_scatter: rank {place.rank} has {send.count} {send.dtype} to send, the ranks "
+            f"receive {total} {recv.dtype} in all; dtypes and lengths must match"
+        )
+    if (total if in_place else counts[place.rank]) > room:
+        raise BadBufferError(
+            f"reduce_scatter: rank {place.rank} has room for {room} elements and needs "
+            f"{total if in_place else counts[place.rank]}; give a longer receive buffer"
+        )
+    algorithm = resolve("reduce_scatter", algorithm, place.size, total * recv.dtype.itemsize)
+    call = Call("reduce_scatter", algorithm, recv.dtype, counts, op=name, in_place=in_place)
+    return Prepared(call, send, recv)
+
+
+def bcast(place: Place, buf: Any, root: int, algorithm: str) -> Prepared | None:
+    check_root("bcast", place, root)
+    data = simple(buf, place.rank, place.rank != root)
+    if data is None:
+        return None
+    algorithm = resolve("bcast", algorithm, place.size, data.count * data.dtype.itemsize)
+    return Prepared(Call("bcast", algorithm, data.dtype, (data.count,), root=root), None, data)
+
+
+def allgather(
+    place: Place, sendbuf: Any, recvbuf: Any, algorithm: str, uneven: bool = False
+) -> Prepared | None:
+    in_place = sendbuf is MPI.IN_PLACE
+    recv, counts = _blocks(recvbuf, place, True, uneven)
+    send = None if in_place else simple(sendbuf, place.rank, False)
+    if recv is None or (send is None and not in_place):
+        return None
+    if send is not None:
+        _match_block("allgather", place, send, recv, counts)
+    algorithm = resolve("allgather", algorithm, place.size, sum(counts) * recv.dtype.itemsize)
+    # Other ranks may have other displacements, so no rank joins the blocks of the v-form.
+    displs = recv.displs or (_side_by_side(counts) if uneven else None)
+    call = Call(
+        "allgather", algorithm, recv.dtype, counts, in_place=in_place, recv_displs=displs
+    )
+    return Prepared(call, send, recv)
+
+
+def gather(
+    place: Place, sendbuf: Any, recvbuf: Any, root: int, algorithm: str, uneven: bool = False
+) -> Prepared | None:
+    check_root("gather", place, root)
+    in_place = sendbuf is MPI.IN_PLACE
+    send = None if in_place else simple(sendbuf, place.rank, False)
+    recv, counts = (
+        _blocks(recvbuf, place, True, uneven) if place.rank == root else (None, ())
+    )
+    data = recv if in_place else send
+    if data is None or (place.rank == root and recv is None):
+        return None
+    if send is not None and recv is not None:
+        _match_block("gather", place, send, recv, counts)
+    if not counts and send is not None:
+        counts = _known(place, send.count, uneven)
+    algorithm = _rooted("gather", algorithm, place, counts, data, uneven)
+    displs = recv.displs if recv is not None else None
+    call = Call(
+        "gather", algorithm, data.dtype, counts, None, root, in_place, (), None, displs, uneven
+    )
+    return Prepared(call, send, recv)
+
+
+def scatter(
+    place: Place, sendbuf: Any, recvbuf: Any, root: int, algorithm: str, uneven: bool = False
+) -> Prepared | None:
+    check_root("scatter", place, root)
+    in_place = recvbuf is MPI.IN_PLACE
+    recv = None if in_place else simple(recvbuf, place.rank, True)
+    send, counts = (
+        _blocks(sendbuf, place, False, uneven) if place.rank == root else (None, ())
+    )
+    data = send if in_place else recv
+    if data is None or (place.rank == root and send is None):
+        return None
+    if send is not None and recv is not None:
+        _match_block("scatter", place, recv, send, counts)
+    if not counts and recv is not None:
+        counts = _known(place, recv.count, uneven)
+    algorithm = _rooted("scatter", algorithm, place, counts, data, uneven)
+    displs = send.displs if send is not None else None
+    call = Call(
+        "scatter", algorithm, data.dtype, counts, None, root, in_place, (), displs, None, uneven
+    )
+    return Prepared(call, send, recv)
+
+
+def alltoall(
+    place: Place, sendbuf: Any, recvbuf: Any, algorithm: str, uneven: bool = False
+) -> Prepared | None:
+    recv, recv_counts = _blocks(recvbuf, place, True, uneven)
+    if recv is None:
+        return None
+    if sendbuf is MPI.IN_PLACE:
+        # What comes in overwrites what goes out, so what goes out is copied first.
+        copy = np.array(recv.array, copy=True)
+        shift = recv.address - recv.array.ctypes.data
+        send: Buffer | None = Buffer(
+            copy, copy.ctypes.data + shift, recv.dtype, recv.count, recv.counts, recv.displs
+        )
+        counts = recv_counts
+    else:
+        send, counts = _blocks(sendbuf, place, False, uneven)
+    if send is None:
+        return None
+    if (
+        send.dtype.itemsize != recv.dtype.itemsize
+        or counts[place.rank] != recv_counts[place.rank]
+        or (not uneven and counts != recv_counts)
+    ):
+        raise BadBufferError(
+            f"alltoall: rank {place.rank} sends {counts[place.rank]} {send.dtype} to itself and "
+            f"receives {recv_counts[place.rank]} {recv.dtype}; dtypes and lengths must match"
+        )
+    algorithm = resolve("alltoall", algorithm, place.size, 0)
+    displs = (send.displs, recv.displs)
+    call = Call(
+        "alltoall", algorithm, recv.dtype, counts, None, 0, False, recv_counts, *displs, uneven
+    )
+    return Prepared(call, send, recv)
+
+
+def allgatherv(place: Place, sendbuf: Any, recvbuf: Any, algorithm: str) -> Prepared | None:
+    return allgather(place, sendbuf, recvbuf, algorithm, uneven=True)
+
+
+def gatherv(
+    place: Place, sendbuf: Any, recvbuf: Any, root: int, algorithm: str
+) -> Prepared | None:
+    return gather(place, sendbuf, recvbuf, root, algorithm, uneven=True)
+
+
+def scatterv(
+    place: Place, sendbuf: Any, recvbuf: Any, root: int, algorithm: str
+) -> Prepared | None:
+    return scatter(place, sendbuf, recvbuf, root, algorithm, uneven=True)
+
+
+def alltoallv(place: Place, sendbuf: Any, recvbuf: Any, algorithm: str) -> Prepared | None:
+    return alltoall(place, sendbuf, recvbuf, algorithm, uneven=True)
+
+
+def barrier(place: Place, algorithm: str) -> Prepared | None:
+    algorithm = resolve("barrier", algorithm, place.size, 0)
+    return Prepared(Call("barrier", algorithm, np.dtype(np.uint8)), None, None)
+
+
+def _blocks(
+    spec: Any, place: Place, writable: bool, uneven: bool
+) -> tuple[Buffer | None, tuple[int, ...]]:
+    """A buffer with one block a rank, and the blocks' counts."""
+    if uneven:
+        data = vector(spec, place.rank, writable, place.size)
+        return data, data.counts if data is not None else ()
+    data = simple(spec, place.rank, writable, place.size)
+    return data, (data.count,) * place.size if data is not None else ()
+
+
+def _match_block(
+    collective: str, place: Place, one: Buffer, many: Buffer, counts: tuple[int, ...]
+) -> None:
+    if one.count != counts[place.rank] or one.dtype.itemsize != many.dtype.itemsize:
+        raise BadBufferError(
+            f"{collective}: rank {place.rank} has {one.count} {one.dtype} in its own buffer and "
+            f"{counts[place.rank]} {many.dtype} in its block of the other; dtypes and lengths "
+            "must match"
+        )
+
+
+def _known(place: Place, count: int, uneven: bool) -> tuple[int, ...]:
+    """The counts as far as a rank that is not the root knows them."""
+    return tuple(count if not uneven or r == place.rank else 0 for r in range(place.size))
+
+
+def _rooted(
+    collective: str,
+    algorithm: str,
+    place: Place,
+    counts: tuple[int, ...],
+    data: Buffer,
+    uneven: bool,
+) -> str:
+    if uneven and algorithm == AUTO:
+        return "direct"  # the others need to know everybody's counts
+    chosen = resolve(collective, algorithm, place.size, sum(counts) * data.dtype.itemsize)
+    if uneven and chosen != "direct":
+        raise ValueError(
+            f"{collective}: rank {place.rank}: the v-form runs with algorithm 'direct' only, not "
+            f"{chosen!r}: ranks do not know each other's counts"
+        )
+    return chosen
+
+
+def _side_by_side(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sum(counts[:rank]) for rank in range(len(counts)))

@@ -1,0 +1,200 @@
+"""Turns a call into a plan: the block of words that the executor runs, ready to be run again.
+
+A *call* is everything about a collective but the addresses of its buffers and the communicator;
+equal calls share a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from mpiopt import executor as x
+from mpiopt import wire
+from mpiopt.algorithms import block_count, schedule
+from mpiopt.kernels.reduce import reduction
+from mpiopt.lower import Layout, Program, lower
+from mpiopt.schedule import COLLECTIVES, REDUCING, Schedule, cut, inputs, outputs
+
+_LINE = 64
+_MAX_LANES = 8
+# Below this a second segment costs more than the scratch that it saves.
+_SMALL = 4 << 10
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How plans are cut and how they wait; the same on every rank."""
+
+    segment_bytes: int = 256 << 10
+    lanes: int = 4
+    # MPI counts are 32-bit; half of that leaves room for rounding.
+    longest_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective call. Counts and displacements are in elements, one a rank.
+
+    For reductions to one vector and for broadcasts `counts` is its length alone. An all-to-all has
+    the counts that the rank sends in `counts` and those that it receives in `recv_counts`.
+    Displacements are None where blocks lie side by side. `uneven` says that ranks know only the
+    counts that concern them, so that messages cannot be cut or joined by a common rule.
+    """
+
+    collective: str
+    algorithm: str
+    dtype: np.dtype[Any]
+    counts: tuple[int, ...] = ()
+    op: str | None = None
+    root: int = 0
+    in_place: bool = False
+    recv_counts: tuple[int, ...] = ()
+    send_displs: tuple[int, ...] | None = None
+    recv_displs: tuple[int, ...] | None = None
+    uneven: bool = False
+
+
+def _starts(counts: Sequence[int]) -> list[int]:
+    return list(accumulate(counts, initial=0))[:-1]
+
+
+def block_lengths(n: int, blocks: int, item_bytes: int) -> list[int]:
+    """Lengths of the blocks of a vector; they start on cache lines once blocks are a few lines."""
+    line = max(1, _LINE // item_bytes)
+    return cut(n, blocks, line if n >= 8 * line * blocks else 1)
+
+
+def layout(call: Call, size: int, rank: int) -> Layout:
+    """Where the blocks of a call lie in one rank's buffers."""
+    blocks = block_count(call.collective, call.algorithm, size)
+    item, where = call.dtype.itemsize, (call.collective, size, rank, call.root, blocks)
+    held, wanted = inputs(*where), outputs(*where)
+    lengths: list[int] | Mapping[int, int]
+    if call.collective == "alltoall":
+        lengths = _by_block(held, call.counts) | _by_block(wanted, call.recv_counts)
+        source = _by_block(held, call.send_displs or _starts(call.counts))
+        target = _by_block(wanted, call.recv_displs or _starts(call.recv_counts))
+        return Layout(lengths, source, target, item, packed=False)
+    if call.collective in ("allreduce", "reduce", "bcast"):
+        lengths = block_lengths(call.counts[0], blocks, item)
+    else:
+        lengths = list(call.counts)
+    displs = call.send_displs or call.recv_displs or _starts(lengths)
+    # A buffer for all blocks has each at its displacement; a buffer for one begins with it.
+    spread = call.in_place or call.collective not in ("allgather", "gather")
+    source = {block: displs[block] if spread else 0 for block in held}
+    single = call.collective in ("reduce_scatter", "scatter")
+    target = {block: 0 if single else displs[block] for block in wanted}
+    in_place = call.in_place or call.collective == "bcast"
+    if call.collective == "scatter" and call.in_place:
+        target, in_place = {}, False  # the root's own block stays where it is
+    packed = not call.uneven and call.send_displs is None and call.recv_displs is None
+    return Layout(lengths, source, target, item, in_place, packed)
+
+
+def _by_block(blocks: range, values: Sequence[int]) -> dict[int, int]:
+    return dict(zip(blocks, values, strict=True))
+
+
+def segment_count(call: Call, at: Layout, size: int, tuning: Tuning) -> int:
+    """Into how many segments every block is cut; from what all ranks know, so that all agree."""
+    if call.uneven or call.collective == "barrier" or size == 1:
+        return 1
+    lengths = at.lengths.values() if isinstance(at.lengths, Mapping) else at.lengths
+    longest = max(lengths, default=0) * at.item_bytes
+    segments = max(1, -(-longest // tuning.segment_bytes))
+    # Where the partial result needs scratch as well as the arriving message, two segments keep both
+    # within one buffer.
+    folded = call.algorithm == "recursive_halving" and size & (size - 1)
+    if longest > _SMALL and (
+        call.collective == "reduce" or (call.collective == "reduce_scatter" and folded)
+    ):
+        segments = max(2, segments)
+    return segments
+
+
+class Plan:
+    """A call made ready: words for the executor, and what is needed to explain a failure."""
+
+    def __init__(self, call: Call, size: int, rank: int, channel: Channel) -> None:
+        self.call = call
+        self.schedule: Schedule = schedule(call.collective, call.algorithm, size, rank, call.root)
+        self.layout = layout(call, size, rank)
+        tuning = channel.tuning
+        self.segments = segment_count(call, self.layout, size, tuning)
+        longest = max(1, tuning.longest_bytes // call.dtype.itemsize)
+        self.program: Program = lower(self.schedule, self.layout, self.segments, longest)
+        self.lanes = self._lane_count(tuning)
+        self.scratch_bytes = self.lanes * self.program.scratch_bytes
+        self.words = self._assemble(channel)
+        self.address = self.words.ctypes.data
+
+    def _lane_count(self, tuning: Tuning) -> int:
+        lanes = max(1, min(tuning.lanes, self.segments, _MAX_LANES))
+        stride = self.program.scratch_bytes
+        return max(1, min(lanes, self.buffer_bytes // stride)) if stride else lanes
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the larger of the user's buffers."""
+        lengths, item = self.layout.lengths, self.layout.item_bytes
+        each = lengths.values() if isinstance(lengths, Mapping) else lengths
+        return sum(each) * item
+
+    def _assemble(self, channel: Channel) -> np.ndarray[Any, np.dtype[np.int64]]:
+        rounds, numbers = self.program.rounds, self.program.numbers
+        rows = [
+            row.words(number)
+            for steps, number in zip(rounds, numbers, strict=True)
+            for row in steps
+        ]
+        firsts = [0, *accumulate(len(steps) for steps in rounds)]
+        width = max((len(steps) for steps in rounds), default=0)
+        header = [0] * x.HEADER
+        header[x.H_ROUNDS] = len(rounds)
+        header[x.H_SEGMENTS], header[x.H_LANES] = self.segments, self.lanes
+        header[x.H_ITEM] = self.call.dtype.itemsize
+        header[x.H_COMM], header[x.H_BYTE] = channel.comm_handle, wire.BYTE
+        header[x.H_IGNORE] = wire.STATUS_IGNORE
+        header[x.H_TAG] = COLLECTIVES.index(self.call.collective) * _MAX_LANES
+        header[x.H_FIRST] = x.HEADER + len(rows) * x.ROW
+        header[x.H_LANE] = header[x.H_FIRST] + len(firsts)
+        header[x.H_REQUEST] = header[x.H_LANE] + self.lanes * x.LANE
+        header[x.H_WIDTH], header[x.H_STRIDE] = width, self.program.scratch_bytes
+        header[x.H_SPINS], header[x.H_NAP] = channel.spins, channel.nap_us
+        header[x.H_TAIL_FROM], header[x.H_TAIL_TO], header[x.H_TAIL_BYTES] = self.program.tail
+        if self.call.collective in REDUCING:
+            header[x.H_REDUCTION] = reduction(str(self.call.op), self.call.dtype)
+        words = np.zeros(header[x.H_REQUEST] + self.lanes * width, dtype=np.int64)
+        flat = [word for row in rows for word in row]
+        words[: header[x.H_LANE]] = header + flat + firsts
+        return words
+
+    def row(self, number: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        at = x.HEADER + number * x.ROW
+        return self.words[at : at + x.ROW]
+
+    def waiting(self) -> list[int]:
+        """The rows that an unfinished call waits for, one a lane."""
+        w, rows = self.words, []
+        for lane in range(self.lanes):
+            state = int(w[x.H_LANE]) + lane * x.LANE
+            if w[state + x.L_SEGMENT] >= 0:
+                first = w[int(w[x.H_FIRST] + w[state + x.L_ROUND])]
+                rows.append(int(first + w[state + x.L_FINISHED]))
+        return rows
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What plans need to know of where they run."""
+
+    comm_handle: int
+    tuning: Tuning
+    spins: int
+    nap_us: int
