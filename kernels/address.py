@@ -30,3 +30,26 @@ def call_reduction(typing_context: Any, function: Any, out: Any, a: Any, b: Any,
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def load_acquire(typing_context: Any, address: Any) -> Any:
+    """The 64-bit integer at an address; nothing after this is done before it."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(pointer, ordering="acquire", align=8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store_release(typing_context: Any, address: Any, value: Any) -> Any:
+    """Set the 64-bit integer at an address; everything before this is done before it."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        builder.store_atomic(args[1], pointer, ordering="release", align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate

@@ -23,6 +23,10 @@ Command = Callable[[argparse.Namespace, Sequence[str]], int]
 
 USAGE_ERROR = 2
 DEFAULT_RANKS = 2
+# What a rank runs: this very package, wherever it was found, and not one in the current folder.
+RANK_MAIN = (
+    "import sys; sys.path[0] = sys.argv.pop(1); from mpiopt.cli import main; sys.exit(main())"
+)
 
 BENCH_EXAMPLES = """\
 examples:
@@ -139,7 +143,8 @@ def bench(args: argparse.Namespace, argv: Sequence[str]) -> int:
         raise UsageError(str(error)) from error
     if launch.launched() is None:
         ranks = DEFAULT_RANKS if args.ranks is None else args.ranks
-        full = [sys.executable, "-m", "mpiopt", *argv, f"--terminal={_terminal()}"]
+        root = str(Path(__file__).parents[1])
+        full = [sys.executable, "-c", RANK_MAIN, root, *argv, f"--terminal={_terminal()}"]
         return launch.run(ranks, full)
     return _bench_as_rank(args, chosen)
 

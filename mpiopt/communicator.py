@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mpi4py import MPI
@@ -19,6 +20,7 @@ from mpiopt.engine import Engine
 from mpiopt.ledger import Ledger
 from mpiopt.plan import Plan, Tuning
 from mpiopt.progress import Progress
+from mpiopt.rings import Rings, wanted
 from mpiopt.select import AUTO
 
 Prepare = Callable[..., Prepared | None]
@@ -81,7 +83,7 @@ class Communicator(MPI.Intracomm, metaclass=_Default):
             raise ValueError(f"timeout must be positive seconds or None, not {timeout}")
         tuning = tuning or Tuning()
         if segment_bytes is not None:
-            tuning = Tuning(segment_bytes, tuning.lanes, tuning.longest_bytes)
+            tuning = replace(tuning, segment_bytes=segment_bytes)
         if min(tuning.segment_bytes, tuning.lanes, tuning.longest_bytes) < 1:
             raise ValueError(f"segments, lanes and messages must be at least 1, not {tuning}")
         self._start(timeout, debug, tuning)
@@ -96,9 +98,10 @@ class Communicator(MPI.Intracomm, metaclass=_Default):
             executor.load()
         node.Barrier()
         executor.load()
+        rings = Rings(node) if tuning.shared_memory and wanted(node, self) else None
         node.Free()
         spins = 0 if crowded else _SPINS
-        self._front = Engine(self._private(), tuning, spins, 0, _PATIENCE)
+        self._front = Engine(self._private(), tuning, spins, 0, _PATIENCE, rings)
         back = Engine(
             self._private(), tuning, min(spins, _BACK_SPINS), _BACK_NAP_US, _BACK_PATIENCE
         )

@@ -19,6 +19,7 @@ from mpiopt.buffers import Buffer
 from mpiopt.errors import CollectiveError, CollectiveTimeout, FreedCommunicatorError
 from mpiopt.ledger import Ledger
 from mpiopt.plan import Call, Channel, Plan, Tuning
+from mpiopt.rings import MISMATCH, Rings
 from mpiopt.schedule import Kind
 
 _PLANS = 256
@@ -30,7 +31,13 @@ class Engine:
     """Plans, scratch and hot calls of one private duplicate of a communicator."""
 
     def __init__(
-        self, comm: MPI.Intracomm, tuning: Tuning, spins: int, nap_us: int, patience: int
+        self,
+        comm: MPI.Intracomm,
+        tuning: Tuning,
+        spins: int,
+        nap_us: int,
+        patience: int,
+        rings: Rings | None = None,
     ) -> None:
         self.comm = comm
         self.size, self.rank = comm.size, comm.rank
@@ -38,7 +45,7 @@ class Engine:
         self.timeout: float | None = None
         self.ledger = Ledger(lambda: self._plans.values())
         self.fault: str | None = None
-        self._channel = Channel(wire.handle(comm), tuning, spins, nap_us)
+        self._channel = Channel(wire.handle(comm), tuning, spins, nap_us, rings)
         self._plans: OrderedDict[Call, Plan] = OrderedDict()
         self._at: dict[int, Plan] = {}
         self._scratch = np.empty(0, dtype=np.uint8)
@@ -122,7 +129,8 @@ class Engine:
 
     def _failed(self, plan: Plan) -> str:
         row = plan.row(int(plan.words[x.H_FAIL_ROW]))
-        error = MPI.Get_error_string(int(plan.words[x.H_FAIL_CODE]))
+        code = int(plan.words[x.H_FAIL_CODE])
+        error = "another message came" if code == MISMATCH else MPI.Get_error_string(code)
         return (
             f"{_name(plan)}: rank {self.rank}, round {row[x.R_ROUND]}: {_act(row)}: {error}; "
             "do all ranks pass the same count and dtype? Communicator(debug=True) finds the odd one"

@@ -23,7 +23,7 @@ import numba
 import numpy as np
 from numba import types
 
-from mpiopt import wire
+from mpiopt import rings, wire
 from mpiopt.kernels.address import as_pointer, call_reduction
 from mpiopt.kernels.jit import jit
 from mpiopt.schedule import Kind
@@ -46,6 +46,8 @@ DONE, PAUSED, FAILED, MISS = range(4)
     H_REQUEST,  # word of the request slots
     H_WIDTH,  # request slots of one lane
     H_STRIDE,  # scratch bytes of one lane
+    H_RINGS,  # address of the table of rings; 0 sends by MPI
+    H_CAPACITY,  # bytes of a ring
     H_SPINS,  # looks before the processor is offered to others
     H_NAP,  # microseconds to sleep then; 0 only yields
     H_TAIL_FROM,  # a last move within the output, in bytes
@@ -69,7 +71,7 @@ DONE, PAUSED, FAILED, MISS = range(4)
     H_SENT,  # bytes
     H_NANOSECONDS,
     HEADER,
-) = range(34)
+) = range(36)
 
 # Words of a row. X: what is sent, or where a message lands; an ADD sets Z = X op Y (or Y op X).
 (
@@ -85,11 +87,14 @@ DONE, PAUSED, FAILED, MISS = range(4)
     R_LOCAL_FIRST,
     R_HEADS,  # 1 in the first row of a message
     R_ROUND,
+    R_AFTER,  # the row before it in the round with the same peer and direction, or -1
     ROW,
-) = range(13)
+) = range(14)
 INPUT, OUTPUT, SCRATCH = range(3)
 COPY = 5  # a row kind of its own: Y = X, both local
 
+# Words for the progress of a row: MPI's request, or the two words of `rings`.
+SLOT = 2
 # Words of a lane: its segment (-1: none left), its round, and how many rows of it are finished.
 L_SEGMENT, L_ROUND, L_FINISHED, LANE = range(4)
 
@@ -121,18 +126,30 @@ def _fail(h: Any, row: int, code: int) -> int:
 
 
 @_inner
-def _start_message(h: Any, plan: int, lane: int, row: int, slot: int) -> int:
-    at = HEADER + row * ROW
+def _part(h: Any, lane: int, at: int) -> tuple[int, int]:
+    """The part of a row that belongs to the lane's segment: first element, and how many."""
     segment, segments = h[h[H_LANE] + lane * LANE + L_SEGMENT], h[H_SEGMENTS]
     start = _cut(h[at + R_COUNT], segment, segments)
-    count = _cut(h[at + R_COUNT], segment + 1, segments) - start
-    x = _address(h, h[at + R_X], h[at + R_X_AT], start, lane)
+    return start, _cut(h[at + R_COUNT], segment + 1, segments) - start
+
+
+@_inner
+def _start_message(h: Any, lane: int, row: int, slot: int) -> int:
+    at = HEADER + row * ROW
+    start, count = _part(h, lane, at)
     size = np.int32(count * h[H_ITEM])
-    peer, tag = np.int32(h[at + R_PEER]), np.int32(h[H_TAG] + lane)
     if h[at + R_KIND] == _SEND:
-        h[H_MESSAGES] += h[at + R_HEADS] if segment == 0 else 0
+        first = h[h[H_LANE] + lane * LANE + L_SEGMENT] == 0
+        h[H_MESSAGES] += h[at + R_HEADS] if first else 0
         h[H_FRAGMENTS] += 1
         h[H_SENT] += size
+    if h[H_RINGS] != 0:
+        words = as_pointer(slot, _WORD)
+        words[0], words[1] = rings.NEW, 0
+        return 0
+    x = _address(h, h[at + R_X], h[at + R_X_AT], start, lane)
+    peer, tag = np.int32(h[at + R_PEER]), np.int32(h[H_TAG] + lane)
+    if h[at + R_KIND] == _SEND:
         return wire.mpi_isend(x, size, h[H_BYTE], peer, tag, h[H_COMM], slot)
     return wire.mpi_irecv(x, size, h[H_BYTE], peer, tag, h[H_COMM], slot)
 
@@ -141,9 +158,7 @@ def _start_message(h: Any, plan: int, lane: int, row: int, slot: int) -> int:
 def _local(h: Any, lane: int, row: int) -> None:
     """The local half of a row: accumulate what has landed, or copy."""
     at = HEADER + row * ROW
-    segment, segments = h[h[H_LANE] + lane * LANE + L_SEGMENT], h[H_SEGMENTS]
-    start = _cut(h[at + R_COUNT], segment, segments)
-    count = _cut(h[at + R_COUNT], segment + 1, segments) - start
+    start, count = _part(h, lane, at)
     x = _address(h, h[at + R_X], h[at + R_X_AT], start, lane)
     y = _address(h, h[at + R_Y], h[at + R_Y_AT], start, lane)
     if h[at + R_KIND] == COPY:
@@ -161,23 +176,110 @@ def _start_round(h: Any, plan: int, lane: int) -> int:
     state = h[H_LANE] + lane * LANE
     first = h[h[H_FIRST] + h[state + L_ROUND]]
     last = h[h[H_FIRST] + h[state + L_ROUND] + 1]
-    slots = plan + 8 * (h[H_REQUEST] + lane * h[H_WIDTH])
+    slots = plan + 8 * (h[H_REQUEST] + lane * h[H_WIDTH] * SLOT)
     h[state + L_FINISHED] = 0
     for row in range(first, last):
         kind = h[HEADER + row * ROW + R_KIND]
         if kind in (_ADD, _RECV):
-            code = _start_message(h, plan, lane, row, slots + 8 * (row - first))
+            code = _start_message(h, lane, row, slots + 8 * SLOT * (row - first))
             if code != 0:
                 return _fail(h, row, code)
     for row in range(first, last):
         kind = h[HEADER + row * ROW + R_KIND]
         if kind == _SEND:
-            code = _start_message(h, plan, lane, row, slots + 8 * (row - first))
+            code = _start_message(h, lane, row, slots + 8 * SLOT * (row - first))
             if code != 0:
                 return _fail(h, row, code)
         elif kind == COPY:
             _local(h, lane, row)
     return 0
+
+
+@_inner
+def _finish_by_mpi(h: Any, plan: int, lane: int, first: int, last: int) -> int:
+    """Finish rows in their order, as MPI completes them: 1 if any, 0 if none, -1 on an error."""
+    state = h[H_LANE] + lane * LANE
+    slots = plan + 8 * (h[H_REQUEST] + lane * h[H_WIDTH] * SLOT)
+    moved = 0
+    for row in range(first + h[state + L_FINISHED], last):
+        kind = h[HEADER + row * ROW + R_KIND]
+        if kind != COPY:
+            h[H_FLAG] = 0
+            slot = slots + 8 * SLOT * (row - first)
+            code = wire.mpi_test(slot, plan + 8 * H_FLAG, h[H_IGNORE])
+            if code != 0:
+                return _fail(h, row, code)
+            if h[H_FLAG] == 0:
+                return moved
+            if kind == _ADD:
+                _local(h, lane, row)
+        h[state + L_FINISHED] += 1
+        moved = 1
+    return moved
+
+
+@_inner
+def _move_in_ring(h: Any, lane: int, row: int, slot: int, in_turn: bool) -> int:
+    """Take one row on: 1 if it moved, 0 if not, a negative number on an error."""
+    at = HEADER + row * ROW
+    start, count = _part(h, lane, at)
+    size, kind, capacity = count * h[H_ITEM], h[at + R_KIND], h[H_CAPACITY]
+    x = _address(h, h[at + R_X], h[at + R_X_AT], start, lane)
+    table = as_pointer(h[H_RINGS], _WORD)
+    if kind == _SEND:
+        out = table[2 * h[at + R_PEER]]
+        return rings.ring_send(out, capacity, x, size, h[H_TAG], slot)
+    inward = table[2 * h[at + R_PEER] + 1]
+    if kind == _RECV or not in_turn:
+        return rings.ring_recv(inward, capacity, x, size, h[H_TAG], slot, 0, 0, 0, 0, 1)
+    y = _address(h, h[at + R_Y], h[at + R_Y_AT], start, lane)
+    z = _address(h, h[at + R_Z], h[at + R_Z_AT], start, lane)
+    add, words, local_first = h[H_REDUCTION], as_pointer(slot, _WORD), h[at + R_LOCAL_FIRST]
+    landed = max(words[0], 0)
+    if words[1] < landed:
+        # What came before the row's turn has landed in x.
+        done, items = words[1], (landed - words[1]) // h[H_ITEM]
+        if local_first:
+            call_reduction(add, z + done, y + done, x + done, items)
+        else:
+            call_reduction(add, z + done, x + done, y + done, items)
+        words[1] = landed
+    moved = rings.ring_recv(
+        inward, capacity, x, size, h[H_TAG], slot, add, z, y, local_first, h[H_ITEM]
+    )
+    words[1] = max(words[0], 0)
+    return moved
+
+
+@_inner
+def _finish_by_rings(h: Any, plan: int, lane: int, first: int, last: int) -> int:
+    """Move every row of the round that can move; as _finish_by_mpi."""
+    state = h[H_LANE] + lane * LANE
+    slots = plan + 8 * (h[H_REQUEST] + lane * h[H_WIDTH] * SLOT)
+    moved = 0
+    for row in range(first + h[state + L_FINISHED], last):
+        at = HEADER + row * ROW
+        slot = slots + 8 * SLOT * (row - first)
+        words = as_pointer(slot, _WORD)
+        in_turn = row == first + h[state + L_FINISHED]
+        if h[at + R_KIND] != COPY:
+            size = _part(h, lane, at)[1] * h[H_ITEM]
+            after = h[at + R_AFTER]
+            if after >= 0 and after >= first + h[state + L_FINISHED]:
+                earlier = as_pointer(slots + 8 * SLOT * (after - first), _WORD)
+                if earlier[0] < _part(h, lane, HEADER + after * ROW)[1] * h[H_ITEM]:
+                    continue
+            if words[0] < size or (in_turn and words[1] < size and h[at + R_KIND] == _ADD):
+                went = _move_in_ring(h, lane, row, slot, in_turn)
+                if went < 0:
+                    return _fail(h, row, went)
+                moved |= went
+            if words[0] < size:
+                continue
+        if in_turn:
+            h[state + L_FINISHED] += 1
+            moved = 1
+    return moved
 
 
 @_inner
@@ -188,22 +290,15 @@ def _advance(h: Any, plan: int, lane: int) -> int:
     while True:
         first = h[h[H_FIRST] + h[state + L_ROUND]]
         last = h[h[H_FIRST] + h[state + L_ROUND] + 1]
-        slots = plan + 8 * (h[H_REQUEST] + lane * h[H_WIDTH])
-        while first + h[state + L_FINISHED] < last:
-            row = first + h[state + L_FINISHED]
-            kind = h[HEADER + row * ROW + R_KIND]
-            if kind != COPY:
-                h[H_FLAG] = 0
-                slot = slots + 8 * (row - first)
-                code = wire.mpi_test(slot, plan + 8 * H_FLAG, h[H_IGNORE])
-                if code != 0:
-                    return _fail(h, row, code)
-                if h[H_FLAG] == 0:
-                    return moved
-                if kind == _ADD:
-                    _local(h, lane, row)
-            h[state + L_FINISHED] += 1
-            moved = 1
+        if h[H_RINGS] != 0:
+            went = _finish_by_rings(h, plan, lane, first, last)
+        else:
+            went = _finish_by_mpi(h, plan, lane, first, last)
+        if went < 0:
+            return went
+        moved |= went
+        if first + h[state + L_FINISHED] < last:
+            return moved
         h[state + L_ROUND] += 1
         if h[state + L_ROUND] == h[H_ROUNDS]:
             h[state + L_ROUND] = 0
@@ -273,14 +368,14 @@ def abandon(plan: int) -> int:
     """Give up a call: cancel its receives; returns how many sends are still under way."""
     h = as_pointer(plan, _WORD)
     sends = 0
-    for lane in range(h[H_LANES]):
+    for lane in range(h[H_LANES] if h[H_RINGS] == 0 else 0):
         state = h[H_LANE] + lane * LANE
         if h[state + L_SEGMENT] < 0:
             continue
         first = h[h[H_FIRST] + h[state + L_ROUND]]
         last = h[h[H_FIRST] + h[state + L_ROUND] + 1]
         for row in range(first + h[state + L_FINISHED], last):
-            slot = plan + 8 * (h[H_REQUEST] + lane * h[H_WIDTH] + row - first)
+            slot = plan + 8 * (h[H_REQUEST] + (lane * h[H_WIDTH] + row - first) * SLOT)
             kind = h[HEADER + row * ROW + R_KIND]
             if kind in (_ADD, _RECV):
                 wire.mpi_cancel(slot)

@@ -53,11 +53,9 @@ class Row:
     local_first: bool = False
     heads: bool = False
 
-    def words(self, round_number: int) -> list[int]:
-        return [
-            *(int(self.kind), self.peer, self.count, *self.x, *self.y, *self.z),
-            *(int(self.local_first), int(self.heads), round_number),
-        ]
+    def words(self) -> list[int]:
+        place = (int(self.kind), self.peer, self.count, *self.x, *self.y, *self.z)
+        return [*place, int(self.local_first), int(self.heads)]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ equal calls share a plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -17,8 +17,9 @@ from mpiopt import executor as x
 from mpiopt import wire
 from mpiopt.algorithms import block_count, schedule
 from mpiopt.kernels.reduce import reduction
-from mpiopt.lower import Layout, Program, lower
-from mpiopt.schedule import COLLECTIVES, REDUCING, Schedule, cut, inputs, outputs
+from mpiopt.lower import Layout, Program, Row, lower
+from mpiopt.rings import Rings
+from mpiopt.schedule import COLLECTIVES, REDUCING, Kind, Schedule, cut, inputs, outputs
 
 _LINE = 64
 _MAX_LANES = 8
@@ -34,6 +35,8 @@ class Tuning:
     lanes: int = 4
     # MPI counts are 32-bit; half of that leaves room for rounding.
     longest_bytes: int = 1 << 30
+    # Between ranks of one node, through shared memory instead of MPI's messages.
+    shared_memory: bool = True
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,15 @@ def segment_count(call: Call, at: Layout, size: int, tuning: Tuning) -> int:
     return segments
 
 
+def _predecessors(steps: Sequence[Row], first: int) -> Iterator[int]:
+    """For each row of a round, the number of the one that must move before it, or -1."""
+    latest: dict[tuple[int, bool], int] = {}
+    for number, row in enumerate(steps, first):
+        key = row.peer, row.kind == Kind.SEND
+        yield latest.get(key, -1)
+        latest[key] = number
+
+
 class Plan:
     """A call made ready: words for the executor, and what is needed to explain a failure."""
 
@@ -129,7 +141,8 @@ class Plan:
         self.segments = segment_count(call, self.layout, size, tuning)
         longest = max(1, tuning.longest_bytes // call.dtype.itemsize)
         self.program: Program = lower(self.schedule, self.layout, self.segments, longest)
-        self.lanes = self._lane_count(tuning)
+        # A ring delivers in order, so one lane; it streams, so one is enough.
+        self.lanes = 1 if channel.rings is not None else self._lane_count(tuning)
         self.scratch_bytes = self.lanes * self.program.scratch_bytes
         self.words = self._assemble(channel)
         self.address = self.words.ctypes.data
@@ -148,12 +161,12 @@ class Plan:
 
     def _assemble(self, channel: Channel) -> np.ndarray[Any, np.dtype[np.int64]]:
         rounds, numbers = self.program.rounds, self.program.numbers
-        rows = [
-            row.words(number)
-            for steps, number in zip(rounds, numbers, strict=True)
-            for row in steps
-        ]
         firsts = [0, *accumulate(len(steps) for steps in rounds)]
+        rows = [
+            [*row.words(), number, after]
+            for steps, number, first in zip(rounds, numbers, firsts, strict=False)
+            for row, after in zip(steps, _predecessors(steps, first), strict=True)
+        ]
         width = max((len(steps) for steps in rounds), default=0)
         header = [0] * x.HEADER
         header[x.H_ROUNDS] = len(rounds)
@@ -166,11 +179,13 @@ class Plan:
         header[x.H_LANE] = header[x.H_FIRST] + len(firsts)
         header[x.H_REQUEST] = header[x.H_LANE] + self.lanes * x.LANE
         header[x.H_WIDTH], header[x.H_STRIDE] = width, self.program.scratch_bytes
+        if channel.rings is not None:
+            header[x.H_RINGS], header[x.H_CAPACITY] = channel.rings.address, channel.rings.capacity
         header[x.H_SPINS], header[x.H_NAP] = channel.spins, channel.nap_us
         header[x.H_TAIL_FROM], header[x.H_TAIL_TO], header[x.H_TAIL_BYTES] = self.program.tail
         if self.call.collective in REDUCING:
             header[x.H_REDUCTION] = reduction(str(self.call.op), self.call.dtype)
-        words = np.zeros(header[x.H_REQUEST] + self.lanes * width, dtype=np.int64)
+        words = np.zeros(header[x.H_REQUEST] + self.lanes * width * x.SLOT, dtype=np.int64)
         flat = [word for row in rows for word in row]
         words[: header[x.H_LANE]] = header + flat + firsts
         return words
@@ -198,3 +213,4 @@ class Channel:
     tuning: Tuning
     spins: int
     nap_us: int
+    rings: Rings | None = None

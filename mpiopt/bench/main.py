@@ -119,11 +119,11 @@ class Bench:
     def share_s(self, left: int) -> float:
         """Time for the next of `left` sizes, the same on all ranks."""
         mine = max(0.0, self.deadline_s - time.monotonic()) / left
-        return self.plain.bcast(mine)
+        return float(self.plain.bcast(mine))
 
 
 def _largest(comm: MPI.Intracomm, value: int) -> int:
-    return comm.allreduce(value, MPI.MAX)
+    return int(comm.allreduce(value, MPI.MAX))
 
 
 def _differences(got: Any, expected: Any) -> tuple[int, float]:

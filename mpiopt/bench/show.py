@@ -116,12 +116,12 @@ def _cells(row: Row, mpi: Row) -> tuple[str, ...]:
     return (
         format_size(row.size_bytes),
         str(row.count),
-        row.algo if row.ran == row.algo else f"{row.algo}: {row.ran}",
+        row.algo if row.ran == row.algo else f"{row.ran} ({row.algo})",
         format_us(mpi.median_us),
         format_us(row.median_us),
         f"[{colour}]{row.vs_mpi:.2f}[/]",
-        f"{row.algbw_GBps:.3g}",
-        f"{row.busbw_GBps:.3g}",
+        format_rate(row.algbw_GBps),
+        format_rate(row.busbw_GBps),
         "-" if row.wrong is None else f"[bold red]{row.wrong}[/]" if row.wrong else "0",
     )
 
@@ -139,6 +139,11 @@ def format_us(time_us: float) -> str:
         if time_us < 100
         else f"{time_us:.0f}"
     )
+
+
+def format_rate(gbps: float) -> str:
+    """Two decimals, three below 1."""
+    return f"{gbps:.{2 if gbps >= 1 else 3}f}"
 
 
 def summary(rows: Sequence[Row]) -> list[str]:

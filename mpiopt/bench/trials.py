@@ -93,4 +93,4 @@ def measure(
 
 
 def _agreed(comm: MPI.Intracomm, seconds: float) -> float:
-    return comm.allreduce(seconds, MPI.MAX)
+    return float(comm.allreduce(seconds, MPI.MAX))

@@ -117,9 +117,9 @@ def text_of(table: Any) -> str:
 def test_the_table_shows_what_ran_beside_mpi() -> None:
     mpi = make_row("mpi", vs_mpi=1.0, median_us=4.5)
     text = text_of(show.table([mpi, make_row("auto", ran="ring", median_us=2.25, wrong=3)]))
-    line = next(line for line in text.splitlines() if "auto: ring" in line)
+    line = next(line for line in text.splitlines() if "ring (auto)" in line)
     cells = [cell.strip() for cell in line.strip("│").split("│")]
-    assert cells == ["8", "1", "auto: ring", "4.50", "2.25", "2.00", "1", "1", "3"]
+    assert cells == ["8", "1", "ring (auto)", "4.50", "2.25", "2.00", "1.00", "1.00", "3"]
 
 
 def test_the_summary_names_losses_as_plainly_as_wins() -> None:

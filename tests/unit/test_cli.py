@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from mpiopt import check, cli, launch
 from mpiopt.schedule import COLLECTIVES
 
 PROJECT = Path(__file__).parents[2]
+START_RANKS = launch.run
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +144,45 @@ def test_bench_measures_checks_and_writes_rows(collective: str, tmp_path: Path) 
     assert max(row["size_bytes"] for row in rows) == (0 if collective == "barrier" else 1024)
     with (tmp_path / "rows.json.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(rows)
+
+
+WRONG_ON_RANK_1 = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import mpiopt
+from mpiopt.cli import main
+
+right = mpiopt.Communicator
+
+
+class Wrong(right):
+    def Allreduce(self, sendbuf, recvbuf, *args, **extra):
+        right.Allreduce(self, sendbuf, recvbuf, *args, **extra)
+        if self.rank == 1:
+            recvbuf[0] += 3
+
+
+mpiopt.Communicator = Wrong
+sys.exit(main(["bench", "-b", "64", "-e", "64", "-i", "2", "-c", "-J", sys.argv[2]]))
+"""
+
+
+def test_a_wrong_result_on_one_rank_is_counted_and_exits_1(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    argv = [sys.executable, "-c", WRONG_ON_RANK_1, str(PROJECT), str(out)]
+    with (tmp_path / "output").open("w") as output:
+        code = START_RANKS(2, argv, timeout_s=60, output=output)
+    assert code == 1, (tmp_path / "output").read_text()
+    _, ours = json.loads(out.read_text())["rows"]
+    assert (ours["wrong"], ours["max_error"]) == (1, 3.0)
+
+
+def test_a_launcher_of_another_mpi_is_named() -> None:
+    env = {**os.environ, "PMI_SIZE": "4"}
+    argv = [sys.executable, "-m", "mpiopt", "bench", "-e", "8"]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, cwd=PROJECT, timeout=60, check=False, env=env
+    )
+    assert done.returncode == 2, done.stderr
+    assert "promised 4 tasks, but MPI's world has size 1" in done.stderr
