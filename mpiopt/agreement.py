@@ -75,7 +75,9 @@ def _describe(name: str, prepared: Prepared) -> str:
     call = prepared.call
     counts = "" if call.uneven else f" of {_counts(call.counts)}"
     op = f", op {call.op}" if call.op else ""
-    root = f", root {call.root}" if call.collective in ("bcast", "reduce", "gather", "scatter") else ""
+    root = (
+        f", root {call.root}" if call.collective in ("bcast", "reduce", "gather", "scatter") else ""
+    )
     # Data that is only moved may have another name for the same bytes on another rank.
     dtype = call.dtype.name if call.op else f"{call.dtype.itemsize}-byte elements"
     return f"{name}{counts} {dtype}{op}{root}, algorithm {call.algorithm}"

@@ -18,6 +18,7 @@ from mpi4py import MPI
 from mpiopt.errors import BadBufferError
 
 _HANDLED = frozenset("?bhilqBHILQefdFD")
+_NOTHING = np.empty(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Buffer:
     count: int  # elements in all, or in one block of `simple(..., blocks)`
     counts: tuple[int, ...] = ()
     displs: tuple[int, ...] | None = None
+
+
+def is_in_place(spec: Any) -> bool:
+    """Whether a specification stands for the other buffer; mpi4py takes None for it too."""
+    return spec is None or spec is MPI.IN_PLACE
 
 
 def _dtype_of(datatype: Any) -> np.dtype[Any] | None:
@@ -84,9 +90,9 @@ def _split(spec: Any, vector: bool) -> tuple[Any, Any, Any, Any]:
 
 def _open(spec: Any, rank: int, writable: bool, vector: bool) -> tuple[Any, ...] | None:
     data, counts, displs, datatype = _split(spec, vector)
-    if data is None:
+    if data is None and datatype is None:
         return None
-    array = _array(data, rank, writable)
+    array = _NOTHING if data is None else _array(data, rank, writable)
     dtype = array.dtype if array is not None and datatype is None else _dtype_of(datatype)
     if array is None or dtype is None or dtype.char not in _HANDLED or not dtype.isnative:
         return None
@@ -128,13 +134,18 @@ def vector(spec: Any, rank: int, writable: bool, blocks: int) -> Buffer | None:
     array, address, dtype, given, given_displs = opened
     room = array.nbytes // dtype.itemsize
     if given is None:
+        if array.nbytes % dtype.itemsize:
+            raise BadBufferError(
+                f"rank {rank}: a buffer of {array.nbytes} bytes does not hold whole {dtype}; give "
+                "counts"
+            )
         counts = tuple(room // blocks + (room % blocks > i) for i in range(blocks))
     else:
         counts = _integers(given, blocks, rank, "counts")
     if given_displs is None:
         displs = None
         starts: Sequence[int] = list(accumulate(counts, initial=0))[:-1]
-    elif isinstance(given_displs, (int, np.integer)):
+    elif _is_integer(given_displs):
         starts = displs = tuple(index(given_displs) * i for i in range(blocks))
     else:
         starts = displs = _integers(given_displs, blocks, rank, "displacements")
@@ -147,8 +158,13 @@ def vector(spec: Any, rank: int, writable: bool, blocks: int) -> Buffer | None:
     return Buffer(array, address, dtype, sum(counts), counts, displs)
 
 
+def _is_integer(given: Any) -> bool:
+    """Whether it is one number for all blocks, be it an array without dimensions."""
+    return hasattr(given, "__index__") and np.ndim(given) == 0
+
+
 def _integers(given: Any, blocks: int, rank: int, what: str) -> tuple[int, ...]:
-    if isinstance(given, (int, np.integer)):
+    if _is_integer(given):
         return (index(given),) * blocks
     values = tuple(index(value) for value in given)
     if len(values) != blocks:

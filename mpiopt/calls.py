@@ -7,13 +7,15 @@ all of them leave it to MPI or none does.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from mpiopt.algorithms import algorithms
-from mpiopt.buffers import Buffer, simple, vector
+from mpiopt.buffers import Buffer, is_in_place, simple, vector
 from mpiopt.errors import BadBufferError
 from mpiopt.kernels.reduce import supported
 from mpiopt.plan import Call
@@ -48,6 +50,7 @@ class Place(NamedTuple):
 
     rank: int
     size: int
+    shared: bool = False  # through rings
 
 
 def op_named(name: str) -> MPI.Op:
@@ -70,10 +73,10 @@ def _reducible(op: Any, dtype: np.dtype[Any]) -> str | None:
     return None if dtype.char == "?" and name not in _BOOL_OPS else name
 
 
-def resolve(collective: str, algorithm: str, size: int, nbytes: int) -> str:
+def resolve(collective: str, algorithm: str, place: Place, nbytes: int) -> str:
     """The algorithm that runs, given the user's word."""
     if algorithm == AUTO:
-        return choose(collective, size, nbytes)
+        return choose(collective, place.size, nbytes, place.shared)
     if algorithm not in algorithms(collective):
         raise ValueError(
             f"{collective}: unknown algorithm {algorithm!r}; one of auto, mpi, "
@@ -104,10 +107,8 @@ def _match(collective: str, place: Place, send: Buffer, recv: Buffer, blocks: in
         )
 
 
-def allreduce(
-    place: Place, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str
-) -> Prepared | None:
-    in_place = sendbuf is MPI.IN_PLACE
+def allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str) -> Prepared | None:
+    in_place = is_in_place(sendbuf)
     recv = simple(recvbuf, place.rank, True)
     send = None if in_place else simple(sendbuf, place.rank, False)
     if recv is None or (send is None and not in_place):
@@ -117,7 +118,7 @@ def allreduce(
     name = _reducible(op, recv.dtype)
     if name is None:
         return None
-    algorithm = resolve("allreduce", algorithm, place.size, recv.count * recv.dtype.itemsize)
+    algorithm = resolve("allreduce", algorithm, place, recv.count * recv.dtype.itemsize)
     counts = (recv.count,)
     return Prepared(
         Call("allreduce", algorithm, recv.dtype, counts, op=name, in_place=in_place), send, recv
@@ -128,7 +129,7 @@ def reduce(
     place: Place, sendbuf: Any, recvbuf: Any, op: Any, root: int, algorithm: str
 ) -> Prepared | None:
     check_root("reduce", place, root)
-    in_place = sendbuf is MPI.IN_PLACE
+    in_place = is_in_place(sendbuf)
     at_root = place.rank == root
     recv = simple(recvbuf, place.rank, True) if at_root else None
     send = None if in_place else simple(sendbuf, place.rank, False)
@@ -140,7 +141,7 @@ def reduce(
     name = _reducible(op, data.dtype)
     if name is None:
         return None
-    algorithm = resolve("reduce", algorithm, place.size, data.count * data.dtype.itemsize)
+    algorithm = resolve("reduce", algorithm, place, data.count * data.dtype.itemsize)
     counts = (data.count,)
     call = Call("reduce", algorithm, data.dtype, counts, op=name, root=root, in_place=in_place)
     return Prepared(call, send, recv)
@@ -149,20 +150,25 @@ def reduce(
 def reduce_scatter_block(
     place: Place, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str
 ) -> Prepared | None:
-    in_place = sendbuf is MPI.IN_PLACE
+    in_place = is_in_place(sendbuf)
     recv = simple(recvbuf, place.rank, True, place.size if in_place else 1)
-    if recv is None:
+    send = None if in_place else simple(sendbuf, place.rank, False)
+    if recv is None or (send is None and not in_place):
         return None
     counts = (recv.count,) * place.size
-    return _reduce_scatter(place, sendbuf, recv, counts, op, algorithm)
+    return _reduce_scatter(place, send, recv, counts, op, algorithm)
 
 
 def reduce_scatter(
     place: Place, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any, algorithm: str
 ) -> Prepared | None:
-    in_place = sendbuf is MPI.IN_PLACE
+    in_place = is_in_place(sendbuf)
     recv = simple(recvbuf, place.rank, True)
     if recv is None:
+        return None
+    # In place, what lies behind the result must stay as it was, so the work is done on a copy.
+    send = _copied(recv) if in_place else simple(sendbuf, place.rank, False)
+    if send is None:
         return None
     if recvcounts is None:
         if in_place:
@@ -171,37 +177,41 @@ def reduce_scatter(
         else:
             return None  # only MPI's own can infer counts that other ranks hold
     else:
-        counts = tuple(int(count) for count in recvcounts)
+        counts = tuple(index(count) for count in recvcounts)
     if len(counts) != place.size or min(counts) < 0:
         raise BadBufferError(
             f"reduce_scatter: rank {place.rank}: recvcounts {list(counts)} must be {place.size} "
             "counts, one a rank, none negative"
         )
-    return _reduce_scatter(place, sendbuf, recv, counts, op, algorithm)
+    needed = sum(counts) if in_place else counts[place.rank]
+    if recv.count != needed:
+        raise BadBufferError(
+            f"reduce_scatter: rank {place.rank} has a receive buffer of {recv.count} elements, by "
+            f"recvcounts it is {needed}; pass [recvbuf, {needed}] to use a part of a buffer"
+        )
+    return _reduce_scatter(place, send, recv, counts, op, algorithm)
 
 
 def _reduce_scatter(
-    place: Place, sendbuf: Any, recv: Buffer, counts: tuple[int, ...], op: Any, algorithm: str
+    place: Place,
+    send: Buffer | None,
+    recv: Buffer,
+    counts: tuple[int, ...],
+    op: Any,
+    algorithm: str,
 ) -> Prepared | None:
-    in_place = sendbuf is MPI.IN_PLACE
-    send = None if in_place else simple(sendbuf, place.rank, False)
+    """The call, once its buffers are known; in place without a send buffer."""
     name = _reducible(op, recv.dtype)
-    if name is None or (send is None and not in_place):
+    if name is None:
         return None
     total = sum(counts)
-    room = recv.array.nbytes // recv.dtype.itemsize
     if send is not None and (send.dtype != recv.dtype or send.count != total):
         raise BadBufferError(
             f"reduce_scatter: rank {place.rank} has {send.count} {send.dtype} to send, the ranks "
             f"receive {total} {recv.dtype} in all; dtypes and lengths must match"
         )
-    if (total if in_place else counts[place.rank]) > room:
-        raise BadBufferError(
-            f"reduce_scatter: rank {place.rank} has room for {room} elements and needs "
-            f"{total if in_place else counts[place.rank]}; give a longer receive buffer"
-        )
-    algorithm = resolve("reduce_scatter", algorithm, place.size, total * recv.dtype.itemsize)
-    call = Call("reduce_scatter", algorithm, recv.dtype, counts, op=name, in_place=in_place)
+    algorithm = resolve("reduce_scatter", algorithm, place, total * recv.dtype.itemsize)
+    call = Call("reduce_scatter", algorithm, recv.dtype, counts, op=name, in_place=send is None)
     return Prepared(call, send, recv)
 
 
@@ -210,26 +220,24 @@ def bcast(place: Place, buf: Any, root: int, algorithm: str) -> Prepared | None:
     data = simple(buf, place.rank, place.rank != root)
     if data is None:
         return None
-    algorithm = resolve("bcast", algorithm, place.size, data.count * data.dtype.itemsize)
+    algorithm = resolve("bcast", algorithm, place, data.count * data.dtype.itemsize)
     return Prepared(Call("bcast", algorithm, data.dtype, (data.count,), root=root), None, data)
 
 
 def allgather(
     place: Place, sendbuf: Any, recvbuf: Any, algorithm: str, uneven: bool = False
 ) -> Prepared | None:
-    in_place = sendbuf is MPI.IN_PLACE
+    in_place = is_in_place(sendbuf)
     recv, counts = _blocks(recvbuf, place, True, uneven)
     send = None if in_place else simple(sendbuf, place.rank, False)
     if recv is None or (send is None and not in_place):
         return None
     if send is not None:
         _match_block("allgather", place, send, recv, counts)
-    algorithm = resolve("allgather", algorithm, place.size, sum(counts) * recv.dtype.itemsize)
+    algorithm = resolve("allgather", algorithm, place, sum(counts) * recv.dtype.itemsize)
     # Other ranks may have other displacements, so no rank joins the blocks of the v-form.
     displs = recv.displs or (_side_by_side(counts) if uneven else None)
-    call = Call(
-        "allgather", algorithm, recv.dtype, counts, in_place=in_place, recv_displs=displs
-    )
+    call = Call("allgather", algorithm, recv.dtype, counts, in_place=in_place, recv_displs=displs)
     return Prepared(call, send, recv)
 
 
@@ -237,11 +245,9 @@ def gather(
     place: Place, sendbuf: Any, recvbuf: Any, root: int, algorithm: str, uneven: bool = False
 ) -> Prepared | None:
     check_root("gather", place, root)
-    in_place = sendbuf is MPI.IN_PLACE
+    in_place = is_in_place(sendbuf)
     send = None if in_place else simple(sendbuf, place.rank, False)
-    recv, counts = (
-        _blocks(recvbuf, place, True, uneven) if place.rank == root else (None, ())
-    )
+    recv, counts = _blocks(recvbuf, place, True, uneven) if place.rank == root else (None, ())
     data = recv if in_place else send
     if data is None or (place.rank == root and recv is None):
         return None
@@ -261,11 +267,9 @@ def scatter(
     place: Place, sendbuf: Any, recvbuf: Any, root: int, algorithm: str, uneven: bool = False
 ) -> Prepared | None:
     check_root("scatter", place, root)
-    in_place = recvbuf is MPI.IN_PLACE
+    in_place = is_in_place(recvbuf)
     recv = None if in_place else simple(recvbuf, place.rank, True)
-    send, counts = (
-        _blocks(sendbuf, place, False, uneven) if place.rank == root else (None, ())
-    )
+    send, counts = _blocks(sendbuf, place, False, uneven) if place.rank == root else (None, ())
     data = send if in_place else recv
     if data is None or (place.rank == root and send is None):
         return None
@@ -287,13 +291,9 @@ def alltoall(
     recv, recv_counts = _blocks(recvbuf, place, True, uneven)
     if recv is None:
         return None
-    if sendbuf is MPI.IN_PLACE:
+    if is_in_place(sendbuf):
         # What comes in overwrites what goes out, so what goes out is copied first.
-        copy = np.array(recv.array, copy=True)
-        shift = recv.address - recv.array.ctypes.data
-        send: Buffer | None = Buffer(
-            copy, copy.ctypes.data + shift, recv.dtype, recv.count, recv.counts, recv.displs
-        )
+        send: Buffer | None = _copied(recv)
         counts = recv_counts
     else:
         send, counts = _blocks(sendbuf, place, False, uneven)
@@ -308,7 +308,7 @@ def alltoall(
             f"alltoall: rank {place.rank} sends {counts[place.rank]} {send.dtype} to itself and "
             f"receives {recv_counts[place.rank]} {recv.dtype}; dtypes and lengths must match"
         )
-    algorithm = resolve("alltoall", algorithm, place.size, 0)
+    algorithm = resolve("alltoall", algorithm, place, 0)
     displs = (send.displs, recv.displs)
     call = Call(
         "alltoall", algorithm, recv.dtype, counts, None, 0, False, recv_counts, *displs, uneven
@@ -320,9 +320,7 @@ def allgatherv(place: Place, sendbuf: Any, recvbuf: Any, algorithm: str) -> Prep
     return allgather(place, sendbuf, recvbuf, algorithm, uneven=True)
 
 
-def gatherv(
-    place: Place, sendbuf: Any, recvbuf: Any, root: int, algorithm: str
-) -> Prepared | None:
+def gatherv(place: Place, sendbuf: Any, recvbuf: Any, root: int, algorithm: str) -> Prepared | None:
     return gather(place, sendbuf, recvbuf, root, algorithm, uneven=True)
 
 
@@ -337,7 +335,7 @@ def alltoallv(place: Place, sendbuf: Any, recvbuf: Any, algorithm: str) -> Prepa
 
 
 def barrier(place: Place, algorithm: str) -> Prepared | None:
-    algorithm = resolve("barrier", algorithm, place.size, 0)
+    algorithm = resolve("barrier", algorithm, place, 0)
     return Prepared(Call("barrier", algorithm, np.dtype(np.uint8)), None, None)
 
 
@@ -363,6 +361,13 @@ def _match_block(
         )
 
 
+def _copied(data: Buffer) -> Buffer:
+    """The same elements elsewhere."""
+    copy = np.array(data.array, copy=True)
+    shift = data.address - data.array.ctypes.data
+    return replace(data, array=copy, address=copy.ctypes.data + shift)
+
+
 def _known(place: Place, count: int, uneven: bool) -> tuple[int, ...]:
     """The counts as far as a rank that is not the root knows them."""
     return tuple(count if not uneven or r == place.rank else 0 for r in range(place.size))
@@ -378,7 +383,7 @@ def _rooted(
 ) -> str:
     if uneven and algorithm == AUTO:
         return "direct"  # the others need to know everybody's counts
-    chosen = resolve(collective, algorithm, place.size, sum(counts) * data.dtype.itemsize)
+    chosen = resolve(collective, algorithm, place, sum(counts) * data.dtype.itemsize)
     if uneven and chosen != "direct":
         raise ValueError(
             f"{collective}: rank {place.rank}: the v-form runs with algorithm 'direct' only, not "

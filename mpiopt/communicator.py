@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from mpiopt import calls, executor
 from mpiopt.agreement import Agreement
-from mpiopt.calls import Place, Prepared
+from mpiopt.calls import Prepared
 from mpiopt.engine import Engine
 from mpiopt.ledger import Ledger
 from mpiopt.plan import Plan, Tuning
@@ -83,7 +83,12 @@ class Communicator(MPI.Intracomm, metaclass=_Default):
             raise ValueError(f"timeout must be positive seconds or None, not {timeout}")
         tuning = tuning or Tuning()
         if segment_bytes is not None:
-            tuning = replace(tuning, segment_bytes=segment_bytes)
+            tuning = replace(
+                tuning,
+                segment_bytes=segment_bytes,
+                ring_segment_bytes=segment_bytes,
+                long_segment_bytes=segment_bytes,
+            )
         if min(tuning.segment_bytes, tuning.lanes, tuning.longest_bytes) < 1:
             raise ValueError(f"segments, lanes and messages must be at least 1, not {tuning}")
         self._start(timeout, debug, tuning)
@@ -91,7 +96,7 @@ class Communicator(MPI.Intracomm, metaclass=_Default):
     def _start(self, timeout: float | None, debug: bool, tuning: Tuning) -> None:
         """Make the private communicators; collective."""
         self._options = (timeout, debug, tuning)
-        node = self._plain().Split_type(MPI.COMM_TYPE_SHARED)
+        node = MPI.Intracomm(self._plain().Split_type(MPI.COMM_TYPE_SHARED))
         crowded = node.size > (os.cpu_count() or 1)
         # One rank a node compiles, the others load what it left in the cache.
         if node.rank == 0:
@@ -212,7 +217,7 @@ class Communicator(MPI.Intracomm, metaclass=_Default):
         try:
             prepared = None
             if algorithm != "mpi":
-                prepared = prepare(Place(engine.rank, engine.size), *arguments, algorithm)
+                prepared = prepare(engine.place, *arguments, algorithm)
             if prepared is None and algorithm not in (AUTO, "mpi"):
                 raise ValueError(
                     f"{fallback.__name__}: rank {engine.rank}: algorithm={algorithm!r} cannot run "
@@ -289,26 +294,18 @@ class Communicator(MPI.Intracomm, metaclass=_Default):
     def Allgatherv(self, sendbuf: Any, recvbuf: Any, algorithm: str = AUTO) -> None:
         self._run_new(calls.allgatherv, _MPI.Allgatherv, (sendbuf, recvbuf), algorithm)
 
-    def Gather(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, algorithm: str = AUTO
-    ) -> None:
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0, algorithm: str = AUTO) -> None:
         hot = (_GATHER + _ROOT * root, None, sendbuf, recvbuf)
         self._run(hot, calls.gather, _MPI.Gather, (sendbuf, recvbuf, root), algorithm)
 
-    def Gatherv(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, algorithm: str = AUTO
-    ) -> None:
+    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0, algorithm: str = AUTO) -> None:
         self._run_new(calls.gatherv, _MPI.Gatherv, (sendbuf, recvbuf, root), algorithm)
 
-    def Scatter(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, algorithm: str = AUTO
-    ) -> None:
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0, algorithm: str = AUTO) -> None:
         hot = (_SCATTER + _ROOT * root, None, sendbuf, recvbuf)
         self._run(hot, calls.scatter, _MPI.Scatter, (sendbuf, recvbuf, root), algorithm)
 
-    def Scatterv(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, algorithm: str = AUTO
-    ) -> None:
+    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0, algorithm: str = AUTO) -> None:
         self._run_new(calls.scatterv, _MPI.Scatterv, (sendbuf, recvbuf, root), algorithm)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any, algorithm: str = AUTO) -> None:

@@ -16,15 +16,20 @@ from mpi4py import MPI
 from mpiopt import executor as x
 from mpiopt import wire
 from mpiopt.buffers import Buffer
+from mpiopt.calls import Place
 from mpiopt.errors import CollectiveError, CollectiveTimeout, FreedCommunicatorError
 from mpiopt.ledger import Ledger
 from mpiopt.plan import Call, Channel, Plan, Tuning
-from mpiopt.rings import MISMATCH, Rings
+from mpiopt.rings import MISMATCH, UNREADABLE, Rings
 from mpiopt.schedule import Kind
 
 _PLANS = 256
 _HOT = 16
 _LINE = 64
+_RING_ERRORS = {
+    MISMATCH: "a message of another length or collective came",
+    UNREADABLE: "the kernel did not let it read the sender's memory",
+}
 
 
 class Engine:
@@ -41,6 +46,7 @@ class Engine:
     ) -> None:
         self.comm = comm
         self.size, self.rank = comm.size, comm.rank
+        self.place = Place(self.rank, self.size, shared=rings is not None)
         self.patience = patience
         self.timeout: float | None = None
         self.ledger = Ledger(lambda: self._plans.values())
@@ -130,7 +136,7 @@ class Engine:
     def _failed(self, plan: Plan) -> str:
         row = plan.row(int(plan.words[x.H_FAIL_ROW]))
         code = int(plan.words[x.H_FAIL_CODE])
-        error = "another message came" if code == MISMATCH else MPI.Get_error_string(code)
+        error = _RING_ERRORS.get(code) or MPI.Get_error_string(code)
         return (
             f"{_name(plan)}: rank {self.rank}, round {row[x.R_ROUND]}: {_act(row)}: {error}; "
             "do all ranks pass the same count and dtype? Communicator(debug=True) finds the odd one"

@@ -3,9 +3,10 @@
 A *plan* is a block of 64-bit words: a header (H_...), then rows (R_...), the first row of every
 round, the state of every lane (L_...) and the request slots. A *row* is one message or one copy.
 A *segment* is a part of every row; all segments go through all rounds. A *lane* carries one
-segment at a time, so that one segment is reduced while others are on the wire; segment s runs in
-lane s mod lanes, and the lane is its tag, so both ends agree on which message is which whatever
-the order in which lanes get on.
+segment at a time, so that one segment is reduced while others are on the wire. Segment s runs in
+lane s mod lanes and has tag s mod tags. Ranks short of scratch have fewer lanes than others, but
+all have the same tags, and segments of one tag run in one lane, in their order: so both ends agree
+on which message is which, whatever the order in which lanes get on.
 
 The loop can be left and entered again at any point where it would wait: it returns PAUSED after
 `patience` fruitless looks, with everything needed to go on kept in the plan. Deadlines, Ctrl-C and
@@ -39,7 +40,8 @@ DONE, PAUSED, FAILED, MISS = range(4)
     H_COMM,
     H_BYTE,
     H_IGNORE,  # MPI_STATUS_IGNORE
-    H_TAG,  # tag of lane 0
+    H_TAG,  # tag of segment 0
+    H_TAGS,  # segment s has the tag of s mod this; all ranks agree on it, not on their lanes
     H_REDUCTION,  # address of the C function that accumulates
     H_FIRST,  # word of the table of first rows
     H_LANE,  # word of lane 0
@@ -47,7 +49,6 @@ DONE, PAUSED, FAILED, MISS = range(4)
     H_WIDTH,  # request slots of one lane
     H_STRIDE,  # scratch bytes of one lane
     H_RINGS,  # address of the table of rings; 0 sends by MPI
-    H_CAPACITY,  # bytes of a ring
     H_SPINS,  # looks before the processor is offered to others
     H_NAP,  # microseconds to sleep then; 0 only yields
     H_TAIL_FROM,  # a last move within the output, in bytes
@@ -148,7 +149,8 @@ def _start_message(h: Any, lane: int, row: int, slot: int) -> int:
         words[0], words[1] = rings.NEW, 0
         return 0
     x = _address(h, h[at + R_X], h[at + R_X_AT], start, lane)
-    peer, tag = np.int32(h[at + R_PEER]), np.int32(h[H_TAG] + lane)
+    segment = h[h[H_LANE] + lane * LANE + L_SEGMENT]
+    peer, tag = np.int32(h[at + R_PEER]), np.int32(h[H_TAG] + segment % h[H_TAGS])
     if h[at + R_KIND] == _SEND:
         return wire.mpi_isend(x, size, h[H_BYTE], peer, tag, h[H_COMM], slot)
     return wire.mpi_irecv(x, size, h[H_BYTE], peer, tag, h[H_COMM], slot)
@@ -223,30 +225,25 @@ def _move_in_ring(h: Any, lane: int, row: int, slot: int, in_turn: bool) -> int:
     """Take one row on: 1 if it moved, 0 if not, a negative number on an error."""
     at = HEADER + row * ROW
     start, count = _part(h, lane, at)
-    size, kind, capacity = count * h[H_ITEM], h[at + R_KIND], h[H_CAPACITY]
+    size, kind, tag = count * h[H_ITEM], h[at + R_KIND], h[H_TAG]
     x = _address(h, h[at + R_X], h[at + R_X_AT], start, lane)
     table = as_pointer(h[H_RINGS], _WORD)
     if kind == _SEND:
-        out = table[2 * h[at + R_PEER]]
-        return rings.ring_send(out, capacity, x, size, h[H_TAG], slot)
+        return rings.ring_send(table[2 * h[at + R_PEER]], x, size, tag, slot)
     inward = table[2 * h[at + R_PEER] + 1]
     if kind == _RECV or not in_turn:
-        return rings.ring_recv(inward, capacity, x, size, h[H_TAG], slot, 0, 0, 0, 0, 1)
+        return rings.ring_recv(inward, x, size, tag, slot, 0, 0, 0, 0, 1)
     y = _address(h, h[at + R_Y], h[at + R_Y_AT], start, lane)
     z = _address(h, h[at + R_Z], h[at + R_Z_AT], start, lane)
-    add, words, local_first = h[H_REDUCTION], as_pointer(slot, _WORD), h[at + R_LOCAL_FIRST]
-    landed = max(words[0], 0)
-    if words[1] < landed:
+    words, add, first = as_pointer(slot, _WORD), h[H_REDUCTION], h[at + R_LOCAL_FIRST]
+    done, landed = words[1], max(words[0], 0)
+    if done < landed:
         # What came before the row's turn has landed in x.
-        done, items = words[1], (landed - words[1]) // h[H_ITEM]
-        if local_first:
-            call_reduction(add, z + done, y + done, x + done, items)
-        else:
-            call_reduction(add, z + done, x + done, y + done, items)
-        words[1] = landed
-    moved = rings.ring_recv(
-        inward, capacity, x, size, h[H_TAG], slot, add, z, y, local_first, h[H_ITEM]
-    )
+        items = (landed - done) // h[H_ITEM]
+        rings.accumulate(add, z + done, y + done, x + done, first, items)
+    moved = 1
+    if words[0] < size:
+        moved = rings.ring_recv(inward, x, size, tag, slot, add, z, y, first, h[H_ITEM])
     words[1] = max(words[0], 0)
     return moved
 

@@ -24,8 +24,8 @@ def communicator(comm: MPI.Intracomm | None = None) -> Communicator:
     if isinstance(comm, Communicator):
         return comm
     comm = MPI.COMM_WORLD if comm is None else comm
-    kept: Communicator | None = comm.Get_attr(_KEY)
-    if kept is None:
+    kept = comm.Get_attr(_KEY)
+    if not isinstance(kept, Communicator):
         kept = Communicator(comm)
         comm.Set_attr(_KEY, kept)
     return kept

@@ -184,8 +184,9 @@ def run(
 ) -> int:
     """Start `ranks` ranks of `argv`, wait, and return the launcher's exit code.
 
-    Ctrl-C, a termination signal and `timeout_s` (exit code 124) end all ranks. `output` takes
-    both their standard output and standard error; by default they go where this process's go.
+    Ctrl-C, a termination signal and `timeout_s` (exit code 124) end all ranks; a signal then acts
+    on this process as usual. `output` takes both their standard output and standard error; by
+    default they go where this process's go.
     """
     full, environment = command(ranks, argv, env)
     errors = subprocess.STDOUT if output is not None else None
@@ -205,8 +206,8 @@ def run(
             code = TIMED_OUT
         finally:
             _stop(child)
-    if received:
-        return 128 + received[0]
+    if received:  # the ranks are gone: now it is ours, as if we had not been in between
+        signal.raise_signal(received[0])
     return code if code >= 0 else 128 - code
 
 

@@ -156,7 +156,8 @@ class _Lowering:
         for block, at in self.layout.target.items():
             count = self.layout.lengths[block]
             there = (OUTPUT, at * item)
-            if self.place[block] != there and count and not self._works_in_place:
+            # An empty block was never received, so it may have no place.
+            if count and self.place[block] != there and not self._works_in_place:
                 yield Row(COPY, -1, count, self.place[block], there)
 
     def _tail(self) -> tuple[int, int, int]:
@@ -244,7 +245,8 @@ class _Lowering:
 
     def _parts(self, row: Row) -> Iterator[Row]:
         """A row that is too long for one MPI call as several."""
-        if row.count <= self.longest * self.segments:
+        # Segments are short enough, and their scratch is that of one segment, not of the row.
+        if self.segments > 1 or row.count <= self.longest:
             yield row
             return
         for start in range(0, row.count, self.longest):

@@ -31,8 +31,13 @@ _SMALL = 4 << 10
 class Tuning:
     """How plans are cut and how they wait; the same on every rank."""
 
-    segment_bytes: int = 256 << 10
+    segment_bytes: int = 512 << 10
     lanes: int = 4
+    # Through rings: short enough for both directions to stay in the cache; and from `long_bytes` on
+    # blocks are read straight from the sender's memory, where few long messages are best.
+    ring_segment_bytes: int = 128 << 10
+    long_bytes: int = 1 << 20
+    long_segment_bytes: int = 4 << 20
     # MPI counts are 32-bit; half of that leaves room for rounding.
     longest_bytes: int = 1 << 30
     # Between ranks of one node, through shared memory instead of MPI's messages.
@@ -104,13 +109,18 @@ def _by_block(blocks: range, values: Sequence[int]) -> dict[int, int]:
     return dict(zip(blocks, values, strict=True))
 
 
-def segment_count(call: Call, at: Layout, size: int, tuning: Tuning) -> int:
+def segment_count(call: Call, at: Layout, size: int, tuning: Tuning, shared: bool = False) -> int:
     """Into how many segments every block is cut; from what all ranks know, so that all agree."""
     if call.uneven or call.collective == "barrier" or size == 1:
         return 1
     lengths = at.lengths.values() if isinstance(at.lengths, Mapping) else at.lengths
     longest = max(lengths, default=0) * at.item_bytes
-    segments = max(1, -(-longest // tuning.segment_bytes))
+    segment_bytes = tuning.segment_bytes
+    if shared:
+        # An exchange of the same block both ways gains nothing from being read in one piece.
+        long = longest >= tuning.long_bytes and call.algorithm != "recursive_doubling"
+        segment_bytes = tuning.long_segment_bytes if long else tuning.ring_segment_bytes
+    segments = max(1, -(-longest // min(segment_bytes, tuning.longest_bytes)))
     # Where the partial result needs scratch as well as the arriving message, two segments keep both
     # within one buffer.
     folded = call.algorithm == "recursive_halving" and size & (size - 1)
@@ -138,19 +148,24 @@ class Plan:
         self.schedule: Schedule = schedule(call.collective, call.algorithm, size, rank, call.root)
         self.layout = layout(call, size, rank)
         tuning = channel.tuning
-        self.segments = segment_count(call, self.layout, size, tuning)
+        self.segments = segment_count(
+            call, self.layout, size, tuning, shared=channel.rings is not None
+        )
         longest = max(1, tuning.longest_bytes // call.dtype.itemsize)
         self.program: Program = lower(self.schedule, self.layout, self.segments, longest)
+        self.tags = max(1, min(tuning.lanes, self.segments, _MAX_LANES))
         # A ring delivers in order, so one lane; it streams, so one is enough.
-        self.lanes = 1 if channel.rings is not None else self._lane_count(tuning)
+        self.lanes = 1 if channel.rings is not None else self._lane_count()
         self.scratch_bytes = self.lanes * self.program.scratch_bytes
         self.words = self._assemble(channel)
         self.address = self.words.ctypes.data
 
-    def _lane_count(self, tuning: Tuning) -> int:
-        lanes = max(1, min(tuning.lanes, self.segments, _MAX_LANES))
-        stride = self.program.scratch_bytes
-        return max(1, min(lanes, self.buffer_bytes // stride)) if stride else lanes
+    def _lane_count(self) -> int:
+        # A divisor of the tags, so that segments of one tag share a lane and keep their order.
+        lanes, stride = self.tags, self.program.scratch_bytes
+        while lanes > 1 and (lanes * stride > self.buffer_bytes or self.tags % lanes):
+            lanes -= 1
+        return lanes
 
     @property
     def buffer_bytes(self) -> int:
@@ -175,12 +190,13 @@ class Plan:
         header[x.H_COMM], header[x.H_BYTE] = channel.comm_handle, wire.BYTE
         header[x.H_IGNORE] = wire.STATUS_IGNORE
         header[x.H_TAG] = COLLECTIVES.index(self.call.collective) * _MAX_LANES
+        header[x.H_TAGS] = self.tags
         header[x.H_FIRST] = x.HEADER + len(rows) * x.ROW
         header[x.H_LANE] = header[x.H_FIRST] + len(firsts)
         header[x.H_REQUEST] = header[x.H_LANE] + self.lanes * x.LANE
         header[x.H_WIDTH], header[x.H_STRIDE] = width, self.program.scratch_bytes
         if channel.rings is not None:
-            header[x.H_RINGS], header[x.H_CAPACITY] = channel.rings.address, channel.rings.capacity
+            header[x.H_RINGS] = channel.rings.address
         header[x.H_SPINS], header[x.H_NAP] = channel.spins, channel.nap_us
         header[x.H_TAIL_FROM], header[x.H_TAIL_TO], header[x.H_TAIL_BYTES] = self.program.tail
         if self.call.collective in REDUCING:

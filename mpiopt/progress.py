@@ -11,7 +11,7 @@ import atexit
 import queue
 import threading
 import weakref
-from typing import Any
+from typing import Any, Literal
 
 from mpi4py import MPI
 
@@ -26,20 +26,30 @@ class Request(MPI.Grequest):
 
     _outcome: _Outcome
 
-    def Wait(self, status: MPI.Status | None = None) -> bool:
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the end without keeping a processor busy; raises what went wrong."""
         self._outcome.ended.wait()
-        done: bool = super().Wait(status)
-        self._outcome.check()
-        return done
+        self._end(status)
+        return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        done: bool = super().Test(status)
-        if done:
-            self._outcome.check()
-        return done
+        """Whether the end has come; raises what went wrong."""
+        if self._outcome.ended.is_set():
+            self._end(status)
+            return True
+        return False
 
-    wait, test = Wait, Test
+    def wait(self, status: MPI.Status | None = None) -> None:
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
+        return self.Test(status), None
+
+    def _end(self, status: MPI.Status | None) -> None:
+        if self._outcome.error is not None:
+            # MPI would report a nameless error, and mpi4py print a traceback for it.
+            raise self._outcome.error
+        super().Wait(status)
 
 
 class _Outcome:
@@ -48,10 +58,6 @@ class _Outcome:
     def __init__(self) -> None:
         self.ended = threading.Event()
         self.error: BaseException | None = None
-
-    def check(self) -> None:
-        if self.error is not None:
-            raise self.error
 
     def query(self, status: MPI.Status) -> None:
         """MPI asks this when anybody waits through MPI itself."""
@@ -78,7 +84,8 @@ class Progress:
             # keep the communicator.
             atexit.register(_stop, weakref.ref(self))
         outcome = _Outcome()
-        request: Request = Request.Start(outcome.query)
+        # mpi4py's Start gives a plain Grequest whatever it is called on.
+        request = Request(MPI.Grequest.Start(outcome.query))
         request._outcome = outcome
         self._jobs.put((prepared, request, outcome))
         return request

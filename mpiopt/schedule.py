@@ -120,9 +120,7 @@ class Schedule:
 
     def sent(self, lengths: Sequence[int]) -> int:
         """What this rank sends, in the unit of `lengths` (one entry a block)."""
-        return sum(
-            lengths[block] for step in self.sends() for block in step.indices(self.blocks)
-        )
+        return sum(lengths[block] for step in self.sends() for block in step.indices(self.blocks))
 
 
 def cut(n: int, blocks: int, align: int = 1) -> list[int]:

@@ -204,7 +204,7 @@ def cases(collective: str, algorithm: str, lengths: list[int]) -> Iterator[Case]
 
 @cache
 def communicator(tuning: Tuning) -> Any:
-    return Communicator(MPI.COMM_WORLD, tuning=tuning)
+    return Communicator(MPI.COMM_WORLD, tuning=tuning, timeout=20)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -253,7 +253,7 @@ def test_long_messages_stream_and_are_right(
     wrong = [
         case
         for algorithm in algorithms(collective)
-        for n in (70_001 if collective in REDUCING or collective == "bcast" else 20_003,)
+        for n in (140_001 if collective in REDUCING or collective == "bcast" else 20_003,)
         for case in (Case(collective, algorithm, n, "d", SIZE - 1, False),)
         if TRIALS[collective](comm, case).wrong()
     ]
