@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 from mpi4py import MPI
@@ -397,18 +398,22 @@ def _intra(comm: MPI.Comm) -> MPI.Intracomm:
     return comm
 
 
-def _starting(name: str) -> Callable[..., Any]:
-    """mpi4py's method, whose new communicator is made ready with this one's options."""
+def _wrapping(name: str) -> Callable[..., Any]:
+    """mpi4py's method, whose new communicator is one of ours, with this one's options."""
+    plain = getattr(MPI.Intracomm, name)
 
+    @wraps(plain)
     def make(self: Communicator, *args: Any, **kwargs: Any) -> Any:
-        made = getattr(MPI.Intracomm, name)(self, *args, **kwargs)
-        if isinstance(made, Communicator) and made != MPI.COMM_NULL:
-            made._start(*self._options)
-        return made
+        made = plain(self._plain(), *args, **kwargs)
+        if made == MPI.COMM_NULL:
+            return made
+        timeout, debug, tuning = self._options
+        ours = Communicator(made, timeout=timeout, debug=debug, tuning=tuning)
+        made.Free()
+        return ours
 
-    make.__name__, make.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
     return make
 
 
 for _name in ("Dup", "Dup_with_info", "Clone", "Create", "Create_group", "Split", "Split_type"):
-    setattr(Communicator, _name, _starting(_name))
+    setattr(Communicator, _name, _wrapping(_name))
