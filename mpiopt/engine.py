@@ -26,6 +26,9 @@ from mpiopt.schedule import Kind
 _PLANS = 256
 _HOT = 16
 _LINE = 64
+# A call of so few bytes takes microseconds; with the interpreter lock it looks so often, no more.
+_QUICK_BYTES = 16 << 10
+_QUICK_PATIENCE = 200
 _RING_ERRORS = {
     MISMATCH: "a message of another length or collective came",
     UNREADABLE: "the kernel did not let it read the sender's memory",
@@ -58,7 +61,7 @@ class Engine:
         self._kept: list[Any] = []  # what unfinished messages may still read or write
         self._run = x.run.entry_point
         self.hot = np.zeros(x.TABLE + _HOT * x.ENTRY, dtype=np.int64)
-        self.hot[x.T_ARRAY_TYPE] = id(np.ndarray)
+        self.hot[x.T_ARRAY_TYPE], self.hot[x.T_PATIENCE] = id(np.ndarray), _QUICK_PATIENCE
         self.hot_address = self.hot.ctypes.data
         self._hot_next = 0
         self._hot_kept: list[Any] = [None] * _HOT
@@ -161,7 +164,8 @@ class Engine:
             return
         slot, self._hot_next = self._hot_next, (self._hot_next + 1) % _HOT
         at = x.TABLE + slot * x.ENTRY
-        words = [word, id(extra), id(algorithm), *there, *here, plan.address]
+        quick = plan.buffer_bytes <= _QUICK_BYTES
+        words = [word, id(extra), id(algorithm), *there, *here, plan.address, quick]
         self.hot[at : at + x.ENTRY] = words
         # An id is true while its object lives. The arrays themselves may go: they are not compared.
         dtypes = [argument.dtype for argument in (send, recv) if type(argument) is np.ndarray]

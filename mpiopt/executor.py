@@ -387,11 +387,23 @@ def abandon(plan: int) -> int:
 
 
 # The table of hot calls: the plan last run, the number of entries, the address of NumPy's array
-# type (it differs from process to process, so it must not be compiled in), then the entries. A call
+# type (it differs from process to process, so it must not be compiled in), looks before a pause,
+# then the entries. A call
 # is recognised by the identity of everything in it that is not an array, and by dtype, length and
 # layout of every array.
-T_PLAN, T_ENTRIES, T_ARRAY_TYPE, TABLE = range(4)
-E_CALL, E_EXTRA, E_ALGORITHM, E_SEND, E_SEND_COUNT, E_RECV, E_RECV_COUNT, E_PLAN, ENTRY = range(9)
+T_PLAN, T_ENTRIES, T_ARRAY_TYPE, T_PATIENCE, TABLE = range(5)
+(
+    E_CALL,
+    E_EXTRA,
+    E_ALGORITHM,
+    E_SEND,
+    E_SEND_COUNT,
+    E_RECV,
+    E_RECV_COUNT,
+    E_PLAN,
+    E_QUICK,  # whether the call is so short that it keeps the interpreter lock
+    ENTRY,
+) = range(10)
 
 
 @_inner
@@ -410,16 +422,17 @@ def _matches(thing: int, array_type: int, wanted: int, count: int, flags: int) -
     return items == count
 
 
-_SIX = (types.int64,) * 6
 _READ = wire.CONTIGUOUS | wire.ALIGNED
 _WRITE = _READ | wire.WRITEABLE
 
 
-@jit(types.int64(types.int64, *_SIX))
-def replay(
-    table: int, call: int, extra: int, algorithm: int, send: int, recv: int, patience: int
-) -> int:
-    """Run the plan of a call seen before, given the ids of its arguments; MISS if there is none."""
+@jit(types.int64(*(types.int64,) * 6), nogil=False)
+def replay(table: int, call: int, extra: int, algorithm: int, send: int, recv: int) -> int:
+    """Find the plan of a call seen before, given the ids of its arguments, and run it if quick.
+
+    MISS if there is none; PAUSED if there is and it has to be run, or run on. The interpreter lock
+    is kept: a quick call is over before it could be given away, or soon pauses.
+    """
     t = as_pointer(table, _WORD)
     array = t[T_ARRAY_TYPE]
     for entry in range(t[T_ENTRIES]):
@@ -436,7 +449,7 @@ def replay(
             h[H_INPUT] = as_pointer(send, _WORD)[wire.FIELD_DATA]
         if t[at + E_RECV_COUNT] >= 0:
             h[H_OUTPUT] = as_pointer(recv, _WORD)[wire.FIELD_DATA]
-        return _run(t[T_PLAN], patience)
+        return _run(t[T_PLAN], t[T_PATIENCE]) if t[at + E_QUICK] != 0 else PAUSED
     return MISS
 
 

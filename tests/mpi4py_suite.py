@@ -147,16 +147,18 @@ def swap(calls: Calls) -> list[Any]:
 
     from mpiopt import Communicator
 
-    class Counted(Communicator):
-        def Free(self) -> None:  # noqa: N802
-            for row in self.ledger.rows():
-                calls[row["collective"], BLOCKING] += row["calls"]
-            for row in self.background_ledger.rows():
-                calls[row["collective"], BACKGROUND] += row["calls"]
-            super().Free()
+    free = Communicator.Free
 
+    def count_and_free(self: Communicator) -> None:
+        for row in self.ledger.rows():
+            calls[row["collective"], BLOCKING] += row["calls"]
+        for row in self.background_ledger.rows():
+            calls[row["collective"], BACKGROUND] += row["calls"]
+        free(self)
+
+    Communicator.Free = count_and_free  # type: ignore[method-assign]
     swapped = {
-        name: Counted(getattr(MPI, name), timeout=CALL_TIMEOUT_S)
+        name: Communicator(getattr(MPI, name), timeout=CALL_TIMEOUT_S)
         for name in ("COMM_WORLD", "COMM_SELF")
     }
     vars(MPI).update(swapped)

@@ -99,6 +99,15 @@ def test_duplicates_are_communicators_with_the_same_options(agree: Any) -> None:
     agree(not said, f"{said}")
 
 
+def test_a_duplicate_made_in_the_background_works(comm: Any, agree: Any) -> None:
+    made, request = comm.Idup()
+    request.Wait()
+    x = np.ones(17)
+    made.Allreduce(MPI.IN_PLACE, x)
+    made.Free()
+    agree(bool(np.all(x == SIZE)))
+
+
 def test_splits_are_communicators_of_their_part_or_null(comm: Any, agree: Any) -> None:
     half = comm.Split(RANK % 2, RANK)
     mates = len(range(RANK % 2, SIZE, 2))
