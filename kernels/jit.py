@@ -2,7 +2,7 @@
 
 Numba keys its cache on the one file that holds a function: after an edit of a callee elsewhere it
 would go on serving the stale caller. Here the cache directory is named by a digest of every
-source that compiles anything, so an edit anywhere starts a fresh one and site-packages stays clean.
+source, so an edit anywhere starts a fresh one, and site-packages stays clean.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ def _sources() -> Iterator[Path]:
 
 
 def digest(sources: Iterator[Path]) -> str:
-    """Names the state of all sources that mention this module's functions."""
+    """Names the state of all sources: constants of any of them may be compiled in anywhere."""
     state = hashlib.sha256(numba.__version__.encode())
     for path in sorted(sources):
-        text = path.read_bytes()
-        if b"jit" in text:
-            state.update(path.name.encode() + b"\0" + text)
+        state.update(path.name.encode() + b"\0" + path.read_bytes())
     return state.hexdigest()[:16]
 
 

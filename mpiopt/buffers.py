@@ -42,7 +42,9 @@ def _dtype_of(datatype: Any) -> np.dtype[Any] | None:
     """NumPy's dtype for a predefined MPI datatype (or its name), if there is one."""
     if isinstance(datatype, str):
         datatype = MPI._typedict.get(datatype)
-    if datatype is None or datatype == MPI.DATATYPE_NULL or not datatype.is_predefined:
+    if not isinstance(datatype, MPI.Datatype) or datatype == MPI.DATATYPE_NULL:
+        return None
+    if not datatype.is_predefined:
         return None
     code = datatype.typechar
     return np.dtype(code) if code in _HANDLED else None

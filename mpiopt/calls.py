@@ -152,11 +152,13 @@ def reduce_scatter_block(
 ) -> Prepared | None:
     in_place = is_in_place(sendbuf)
     recv = simple(recvbuf, place.rank, True, place.size if in_place else 1)
-    send = None if in_place else simple(sendbuf, place.rank, False)
-    if recv is None or (send is None and not in_place):
+    if recv is None:
         return None
     counts = (recv.count,) * place.size
-    return _reduce_scatter(place, send, recv, counts, op, algorithm)
+    send = _copied(recv, sum(counts)) if in_place else simple(sendbuf, place.rank, False)
+    if send is None:
+        return None
+    return _reduce_scatter(place, send, recv, counts, op, algorithm, in_place)
 
 
 def reduce_scatter(
@@ -166,8 +168,7 @@ def reduce_scatter(
     recv = simple(recvbuf, place.rank, True)
     if recv is None:
         return None
-    # In place, what lies behind the result must stay as it was, so the work is done on a copy.
-    send = _copied(recv) if in_place else simple(sendbuf, place.rank, False)
+    send = _copied(recv, recv.count) if in_place else simple(sendbuf, place.rank, False)
     if send is None:
         return None
     if recvcounts is None:
@@ -189,29 +190,34 @@ def reduce_scatter(
             f"reduce_scatter: rank {place.rank} has a receive buffer of {recv.count} elements, by "
             f"recvcounts it is {needed}; pass [recvbuf, {needed}] to use a part of a buffer"
         )
-    return _reduce_scatter(place, send, recv, counts, op, algorithm)
+    return _reduce_scatter(place, send, recv, counts, op, algorithm, in_place)
 
 
 def _reduce_scatter(
     place: Place,
-    send: Buffer | None,
+    send: Buffer,
     recv: Buffer,
     counts: tuple[int, ...],
     op: Any,
     algorithm: str,
+    in_place: bool,
 ) -> Prepared | None:
-    """The call, once its buffers are known; in place without a send buffer."""
+    """The call, once its buffers are known.
+
+    In place, what lies behind the result must stay as it was, so what is sent is a copy; the work
+    is done in it, so that it is all the memory that the call needs.
+    """
     name = _reducible(op, recv.dtype)
     if name is None:
         return None
     total = sum(counts)
-    if send is not None and (send.dtype != recv.dtype or send.count != total):
+    if send.dtype != recv.dtype or send.count != total:
         raise BadBufferError(
             f"reduce_scatter: rank {place.rank} has {send.count} {send.dtype} to send, the ranks "
             f"receive {total} {recv.dtype} in all; dtypes and lengths must match"
         )
     algorithm = resolve("reduce_scatter", algorithm, place, total * recv.dtype.itemsize)
-    call = Call("reduce_scatter", algorithm, recv.dtype, counts, op=name, in_place=send is None)
+    call = Call("reduce_scatter", algorithm, recv.dtype, counts, op=name, in_place=in_place)
     return Prepared(call, send, recv)
 
 
@@ -293,7 +299,7 @@ def alltoall(
         return None
     if is_in_place(sendbuf):
         # What comes in overwrites what goes out, so what goes out is copied first.
-        send: Buffer | None = _copied(recv)
+        send: Buffer | None = _copied(recv, recv.count)
         counts = recv_counts
     else:
         send, counts = _blocks(sendbuf, place, False, uneven)
@@ -361,11 +367,11 @@ def _match_block(
         )
 
 
-def _copied(data: Buffer) -> Buffer:
-    """The same elements elsewhere."""
+def _copied(data: Buffer, count: int) -> Buffer:
+    """The same elements elsewhere, as `count` of them."""
     copy = np.array(data.array, copy=True)
     shift = data.address - data.array.ctypes.data
-    return replace(data, array=copy, address=copy.ctypes.data + shift)
+    return replace(data, array=copy, address=copy.ctypes.data + shift, count=count)
 
 
 def _known(place: Place, count: int, uneven: bool) -> tuple[int, ...]:

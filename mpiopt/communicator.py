@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from mpiopt import calls, executor
 from mpiopt.agreement import Agreement
+from mpiopt.buffers import is_in_place
 from mpiopt.calls import Prepared
 from mpiopt.engine import Engine
 from mpiopt.ledger import Ledger
@@ -272,6 +273,9 @@ class Communicator(MPI.Intracomm, metaclass=_Default):
         hot = (_REDUCE_SCATTER_BLOCK, op, sendbuf, recvbuf)
         arguments = (sendbuf, recvbuf, op)
         fallback = _MPI.Reduce_scatter_block
+        if is_in_place(sendbuf):  # not hot: what is sent must be copied before every call
+            self._run_new(calls.reduce_scatter_block, fallback, arguments, algorithm)
+            return
         self._run(hot, calls.reduce_scatter_block, fallback, arguments, algorithm)
 
     def Reduce_scatter(
@@ -418,5 +422,17 @@ def _wrapping(name: str) -> Callable[..., Any]:
     return make
 
 
+def _leaving(name: str) -> Callable[..., Any]:
+    """mpi4py's method, plain: what it makes cannot be made ready before its request is done."""
+
+    def make(self: Communicator, *args: Any, **kwargs: Any) -> Any:
+        return getattr(MPI.Intracomm, name)(self._plain(), *args, **kwargs)
+
+    make.__name__, make.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
+    return make
+
+
+for _name in ("Idup", "Idup_with_info"):
+    setattr(Communicator, _name, _leaving(_name))
 for _name in ("Dup", "Dup_with_info", "Clone", "Create", "Create_group", "Split", "Split_type"):
     setattr(Communicator, _name, _wrapping(_name))

@@ -51,9 +51,6 @@ DONE, PAUSED, FAILED, MISS = range(4)
     H_RINGS,  # address of the table of rings; 0 sends by MPI
     H_SPINS,  # looks before the processor is offered to others
     H_NAP,  # microseconds to sleep then; 0 only yields
-    H_TAIL_FROM,  # a last move within the output, in bytes
-    H_TAIL_TO,
-    H_TAIL_BYTES,
     # Set for each call: where the three regions begin.
     H_INPUT,
     H_OUTPUT,
@@ -61,7 +58,8 @@ DONE, PAUSED, FAILED, MISS = range(4)
     # State of a call.
     H_RUNNING,
     H_LIVE,  # lanes at work
-    H_FLAG,
+    H_FLAG,  # what MPI answers
+    H_STATUS,  # word where MPI describes a message
     H_STARTED,
     H_FAIL_ROW,
     H_FAIL_CODE,
@@ -72,7 +70,7 @@ DONE, PAUSED, FAILED, MISS = range(4)
     H_SENT,  # bytes
     H_NANOSECONDS,
     HEADER,
-) = range(36)
+) = range(34)
 
 # Words of a row. X: what is sent, or where a message lands; an ADD sets Z = X op Y (or Y op X).
 (
@@ -208,11 +206,17 @@ def _finish_by_mpi(h: Any, plan: int, lane: int, first: int, last: int) -> int:
         if kind != COPY:
             h[H_FLAG] = 0
             slot = slots + 8 * SLOT * (row - first)
-            code = wire.mpi_test(slot, plan + 8 * H_FLAG, h[H_IGNORE])
+            status = h[H_IGNORE] if kind == _SEND else plan + 8 * h[H_STATUS]
+            code = wire.mpi_test(slot, plan + 8 * H_FLAG, status)
             if code != 0:
                 return _fail(h, row, code)
             if h[H_FLAG] == 0:
                 return moved
+            if kind != _SEND:
+                # MPI takes a message that is too short for what was asked for.
+                wire.mpi_get_count(status, h[H_BYTE], plan + 8 * H_FLAG)
+                if h[H_FLAG] != _part(h, lane, HEADER + row * ROW)[1] * h[H_ITEM]:
+                    return _fail(h, row, rings.MISMATCH)
             if kind == _ADD:
                 _local(h, lane, row)
         h[state + L_FINISHED] += 1
@@ -345,9 +349,6 @@ def _run(plan: int, patience: int) -> int:
                 wire.usleep(np.int32(h[H_NAP]))
             else:
                 wire.sched_yield()
-    if h[H_TAIL_BYTES] > 0:
-        out = h[H_OUTPUT]
-        wire.memmove(out + h[H_TAIL_TO], out + h[H_TAIL_FROM], h[H_TAIL_BYTES])
     h[H_CALLS] += 1
     h[H_NANOSECONDS] += np.int64(wire.mpi_wtime() * 1e9) - h[H_STARTED]
     h[H_RUNNING] = 0

@@ -27,9 +27,10 @@ class Layout:
     """Where blocks are in the user's buffers: lengths and offsets in elements.
 
     `source` and `target` say where the blocks that the rank starts with, and must end with, lie in
-    the input and in the output. With `in_place`, source offsets are offsets in the output. `packed`
-    says that neighbouring blocks are neighbours in memory on every rank, so that a range of them
-    can be one message.
+    the input and in the output. With `in_place`, source offsets are offsets in the output (but in a
+    reduce-scatter: there the input is a copy, which may be overwritten). `packed` says that
+    neighbouring blocks are neighbours in memory on every rank, so that a range of them can be one
+    message.
     """
 
     lengths: Sequence[int] | Mapping[int, int]
@@ -65,7 +66,6 @@ class Program:
     rounds: tuple[tuple[Row, ...], ...]
     numbers: tuple[int, ...]  # for each round, the schedule's round that it comes from
     scratch_bytes: int  # of one lane
-    tail: tuple[int, int, int] = (0, 0, 0)  # from, to, bytes: a last move within the output
 
 
 class _ScatteredError(Exception):
@@ -91,7 +91,7 @@ class _Lowering:
     def _lay_out(self) -> None:
         """Give every block that this rank touches its home."""
         layout, item, self.home_bytes = self.layout, self.layout.item_bytes, 0
-        region = OUTPUT if layout.in_place else INPUT
+        region = OUTPUT if layout.in_place and not self._works_in_input else INPUT
         self.place = {block: (region, at * item) for block, at in layout.source.items()}
         self.home: dict[int, Place] = {}
         written = self.copied | {
@@ -101,7 +101,7 @@ class _Lowering:
             for block in step.indices(self.schedule.blocks)
         }
         for block in sorted(written.union(layout.source, layout.target)):
-            if self._works_in_place or block not in written.union(layout.target):
+            if self._works_in_input or block not in written.union(layout.target):
                 self.home[block] = self.place[block]
             elif block in layout.target and block not in self.displaced:
                 self.home[block] = (OUTPUT, layout.target[block] * item)
@@ -111,8 +111,8 @@ class _Lowering:
         self.written = {b for b, place in self.place.items() if place == self.home[b]}
 
     @property
-    def _works_in_place(self) -> bool:
-        """The input is the output, larger than the result, and may be overwritten."""
+    def _works_in_input(self) -> bool:
+        """The input is a copy that was made for this call, so all blocks may stay in it."""
         return self.layout.in_place and self.schedule.collective == "reduce_scatter"
 
     def _lane_bytes(self, count: int) -> int:
@@ -137,9 +137,8 @@ class _Lowering:
             emit(self._round(steps), number)
         emit(list(self._finish()), max(len(self.schedule.rounds) - 1, 0))
         stage_at = -(-self.home_bytes // _LINE) * _LINE
-        tail = self._tail()
         moved = tuple(tuple(self._shift_stage(row, stage_at) for row in rows) for rows in rounds)
-        return Program(moved, tuple(numbers), stage_at + self.stage_bytes, tail)
+        return Program(moved, tuple(numbers), stage_at + self.stage_bytes)
 
     def _copy_home(self, block: int) -> Row:
         row = Row(COPY, -1, self.layout.lengths[block], self.place[block], self.home[block])
@@ -157,15 +156,8 @@ class _Lowering:
             count = self.layout.lengths[block]
             there = (OUTPUT, at * item)
             # An empty block was never received, so it may have no place.
-            if count and self.place[block] != there and not self._works_in_place:
+            if count and self.place[block] != there:
                 yield Row(COPY, -1, count, self.place[block], there)
-
-    def _tail(self) -> tuple[int, int, int]:
-        if not self._works_in_place:
-            return (0, 0, 0)
-        item = self.layout.item_bytes
-        ((block, at),) = self.layout.target.items()
-        return self.home[block][1], at * item, self.layout.lengths[block] * item
 
     def _shift_stage(self, row: Row, stage_at: int) -> Row:
         if row.x[0] != _STAGE:

@@ -121,13 +121,13 @@ def segment_count(call: Call, at: Layout, size: int, tuning: Tuning, shared: boo
         long = longest >= tuning.long_bytes and call.algorithm != "recursive_doubling"
         segment_bytes = tuning.long_segment_bytes if long else tuning.ring_segment_bytes
     segments = max(1, -(-longest // min(segment_bytes, tuning.longest_bytes)))
-    # Where the partial result needs scratch as well as the arriving message, two segments keep both
-    # within one buffer.
+    # Where the partial result needs scratch as well as the arriving message, three segments keep
+    # both, each rounded up to cache lines, within one buffer.
     folded = call.algorithm == "recursive_halving" and size & (size - 1)
     if longest > _SMALL and (
         call.collective == "reduce" or (call.collective == "reduce_scatter" and folded)
     ):
-        segments = max(2, segments)
+        segments = max(3, segments)
     return segments
 
 
@@ -198,10 +198,10 @@ class Plan:
         if channel.rings is not None:
             header[x.H_RINGS] = channel.rings.address
         header[x.H_SPINS], header[x.H_NAP] = channel.spins, channel.nap_us
-        header[x.H_TAIL_FROM], header[x.H_TAIL_TO], header[x.H_TAIL_BYTES] = self.program.tail
         if self.call.collective in REDUCING:
             header[x.H_REDUCTION] = reduction(str(self.call.op), self.call.dtype)
-        words = np.zeros(header[x.H_REQUEST] + self.lanes * width * x.SLOT, dtype=np.int64)
+        header[x.H_STATUS] = header[x.H_REQUEST] + self.lanes * width * x.SLOT
+        words = np.zeros(header[x.H_STATUS] + wire.STATUS_WORDS, dtype=np.int64)
         flat = [word for row in rows for word in row]
         words[: header[x.H_LANE]] = header + flat + firsts
         return words

@@ -33,6 +33,8 @@ mpi_isend = _external(_MPI, "MPI_Isend", _I32, _I64, _I32, _I64, _I32, _I32, _I6
 mpi_irecv = _external(_MPI, "MPI_Irecv", _I32, _I64, _I32, _I64, _I32, _I32, _I64, _I64)
 # (request slot, flag slot, status) -> error code
 mpi_test = _external(_MPI, "MPI_Test", _I32, _I64, _I64, _I64)
+# (status, datatype, count slot) -> error code
+mpi_get_count = _external(_MPI, "MPI_Get_count", _I32, _I64, _I64, _I64)
 mpi_cancel = _external(_MPI, "MPI_Cancel", _I32, _I64)
 mpi_request_free = _external(_MPI, "MPI_Request_free", _I32, _I64)
 mpi_wtime = _external(_MPI, "MPI_Wtime", types.float64)
@@ -64,6 +66,7 @@ def _is_mpich() -> bool:
 
 
 BYTE = handle(MPI.BYTE)
+STATUS_WORDS = -(-MPI._sizeof(MPI.Status()) // 8)
 STATUS_IGNORE = 1 if _is_mpich() else 0
 
 # Of an array object, in words: type, data, number of dimensions, dimensions, dtype, flags.

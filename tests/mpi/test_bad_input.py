@@ -116,7 +116,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "unknown algorithm": (
         lambda c: c.Allreduce(MPI.IN_PLACE, f8(), algorithm="magic"),
         ValueError,
-        "allreduce: unknown algorithm 'magic'; one of auto, mpi, .*recursive_doubling.*two_shot",
+        "allreduce: unknown algorithm 'magic'; one of auto, mpi(?=.* ring)(?=.* two_shot)",
     ),
     "algorithm of another collective": (
         lambda c: c.Bcast(f8(), algorithm="ring"),
@@ -156,6 +156,14 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "scatter: rank {rank}: root",
     ),
 }
+
+
+@pytest.fixture(scope="module")
+def comm() -> Iterator[Any]:
+    """One for all mistakes: after each of them it must work as before."""
+    made = Communicator(timeout=30)
+    yield made
+    made.Free()
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -214,10 +222,9 @@ def test_a_freed_communicator_says_so(agree: Any) -> None:
 # -- debug=True --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def debug(request: Any) -> Iterator[Any]:
-    tuning = Tuning(shared_memory=request.param)
-    comm = Communicator(WORLD, debug=True, timeout=20, tuning=tuning)
+@pytest.fixture(scope="module")
+def debug() -> Iterator[Any]:
+    comm = Communicator(WORLD, debug=True, timeout=20)
     yield comm
     comm.Free()
 
@@ -316,9 +323,7 @@ def timed(action: Callable[[], Any]) -> tuple[BaseException | None, float]:
 @together
 @pytest.mark.parametrize("n", [5, 300_000], ids=["short", "long"])
 @pytest.mark.parametrize("shared_memory", TRANSPORTS)
-def test_a_rank_that_never_comes_ends_in_a_timeout(
-    shared_memory: bool, n: int, agree: Any
-) -> None:
+def test_a_rank_that_never_comes_ends_in_a_timeout(shared_memory: bool, n: int, agree: Any) -> None:
     comm = Communicator(tuning=Tuning(shared_memory=shared_memory), timeout=SHORT_S)
     error, seconds = None, SHORT_S
     if RANK != ODD:
@@ -369,9 +374,13 @@ def test_a_slow_rank_within_the_timeout_is_waited_for(shared_memory: bool, agree
 def test_unlike_lengths_are_an_error_on_every_rank(
     shared_memory: bool, algorithm: str, agree: Any
 ) -> None:
-    """Without debug=True: whatever a rank held at the end would be wrong, so none may return."""
+    """Without debug=True: whatever a rank held at the end would be wrong, so none may return.
+
+    Short messages only: of a long one, Open MPI 5.0 writes all into a buffer that is too short
+    for it before it reports the truncation, whoever asked for it.
+    """
     comm = Communicator(tuning=Tuning(shared_memory=shared_memory), timeout=SHORT_S)
-    x = np.ones(odd(1000, 500))
+    x = np.ones(odd(300, 150))
     error = outcome(lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm))
     WORLD.Barrier()
     agree(isinstance(error, CollectiveError), f"{error!r}, and {x[[0, -1]]}")

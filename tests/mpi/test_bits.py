@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -92,13 +93,10 @@ def test_integers_wrap_around(comm: Any, agree: Any) -> None:
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, -np.nan])
 
 
-@pytest.mark.parametrize("algorithm", algorithms("allreduce"))
 @pytest.mark.parametrize("op", ["max", "min", "sum", "prod"])
-def test_nans_and_signed_zeros_are_the_same_bits_everywhere(
-    op: str, algorithm: str, comm: Any, agree: Any
-) -> None:
+def test_nans_and_signed_zeros_are_the_same_bits_everywhere(op: str, comm: Any, agree: Any) -> None:
     failures = []
-    for char in "efd":
+    for algorithm, char in product(algorithms("allreduce"), "efd"):
         draws = np.random.default_rng(RANK)
         mine = draws.choice(SPECIAL, 400).astype(char)
         # NaNs with a payload of their own: whose survives must be settled alike everywhere.
@@ -109,16 +107,14 @@ def test_nans_and_signed_zeros_are_the_same_bits_everywhere(
         with np.errstate(all="ignore"):
             wanted = REDUCTIONS[op].reduce(everybody, axis=0)
         if not same_everywhere(got):
-            failures.append(f"{char}: bits differ between ranks")
+            failures.append(f"{algorithm}, {char}: bits differ between ranks")
         if op in ("max", "min") and not np.array_equal(got, wanted, equal_nan=True):
-            failures.append(f"{char}: not NumPy's values")
+            failures.append(f"{algorithm}, {char}: not NumPy's values")
     agree(not failures, f"{failures}")
 
 
 @pytest.mark.parametrize("algorithm", algorithms("allreduce"))
-def test_every_rank_holds_the_same_bits_every_time(
-    algorithm: str, comm: Any, agree: Any
-) -> None:
+def test_every_rank_holds_the_same_bits_every_time(algorithm: str, comm: Any, agree: Any) -> None:
     """Sums that are not exact, so that every order of adding gives other bits."""
     failures = []
     for char, n in (("f", 1), ("f", SIZE + 1), ("d", 1000), ("F", 777), ("e", 64), ("D", 40_000)):

@@ -75,9 +75,7 @@ def two_buffers(
 def one_buffer(method: Callable[..., None], before: Any, after: Any, *rest: Any) -> Trial:
     """A call in place."""
     data = framed(before)
-    return Trial(
-        lambda: method(MPI.IN_PLACE, inside(data), *rest), [(data, framed(after))]
-    )
+    return Trial(lambda: method(MPI.IN_PLACE, inside(data), *rest), [(data, framed(after))])
 
 
 def allreduce(comm: Any, case: Case) -> Trial:
@@ -218,9 +216,7 @@ def tunings(shared_memory: bool) -> list[tuple[Tuning, list[int]]]:
     small = sorted({0, 1, SIZE - 1, SIZE, SIZE + 1, 17, 1000})
     pipelined = Tuning(segment_bytes=512, lanes=3, shared_memory=shared_memory)
     split = Tuning(longest_bytes=200, shared_memory=shared_memory)
-    both = Tuning(
-        segment_bytes=512, lanes=3, longest_bytes=200, shared_memory=shared_memory
-    )
+    both = Tuning(segment_bytes=512, lanes=3, longest_bytes=200, shared_memory=shared_memory)
     return [
         (Tuning(shared_memory=shared_memory), small),
         (pipelined, [SIZE + 1, 1000, 4099]),

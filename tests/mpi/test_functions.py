@@ -25,9 +25,7 @@ def test_reductions_give_what_numpy_gives(agree: Any) -> None:
         np.array_equal(mpiopt.allreduce(x, algorithm="ring"), every.sum(0)),
     ]
     at_root = mpiopt.reduce(x, root=SIZE - 1)
-    right.append(
-        np.array_equal(at_root, every.sum(0)) if RANK == SIZE - 1 else at_root is None
-    )
+    right.append(np.array_equal(at_root, every.sum(0)) if RANK == SIZE - 1 else at_root is None)
     agree(all(right), f"{right}")
 
 

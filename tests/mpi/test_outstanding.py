@@ -58,13 +58,20 @@ def starts(comm: Any, salt: int) -> list[tuple[MPI.Request, Any, Any]]:
     table = np.repeat(everybody, n) if RANK == 0 else None
     add(comm.Iscatter, out, np.full(n, mine), table, out, 0)
     out = np.zeros((SIZE, n))
-    add(comm.Ialltoall, out, np.repeat(everybody, n).reshape(SIZE, n),
-        np.full((SIZE, n), mine), out)
+    add(
+        comm.Ialltoall, out, np.repeat(everybody, n).reshape(SIZE, n), np.full((SIZE, n), mine), out
+    )
     out = np.zeros(n)
     add(comm.Ireduce_scatter_block, out, np.full(n, everybody.sum()), np.full(SIZE * n, mine), out)
     out, counts = np.zeros(RANK), list(range(SIZE))
-    add(comm.Ireduce_scatter, out, np.full(RANK, everybody.sum()), np.full(sum(counts), mine), out,
-        counts)
+    add(
+        comm.Ireduce_scatter,
+        out,
+        np.full(RANK, everybody.sum()),
+        np.full(sum(counts), mine),
+        out,
+        counts,
+    )
     out = np.zeros(sum(counts))
     add(comm.Iallgatherv, out, np.repeat(everybody, counts), np.full(RANK, mine), [out, counts])
     add(comm.Ibarrier, np.zeros(0), np.zeros(0))

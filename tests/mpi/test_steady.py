@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,10 @@ def test_plans_do_not_pile_up(comm: Any, agree: Any) -> None:
 
 def test_communicators_do_not_pile_up(agree: Any) -> None:
     """Making and freeing many leaves neither threads nor MPI's communicators behind."""
-    import threading
-
+    before = set(threading.enumerate())
     for _ in range(40):
         made = Communicator(timeout=30)
         made.Iallreduce(MPI.IN_PLACE, np.ones(3)).Wait()
         made.Free()
-    running = [t.name for t in threading.enumerate() if t.name.startswith("mpiopt")]
+    running = set(threading.enumerate()) - before
     agree(not running, f"{running}")

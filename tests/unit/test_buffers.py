@@ -66,7 +66,7 @@ def test_blocks_are_equal_parts() -> None:
     made = simple(X, 0, False, blocks=4)
     assert made is not None
     assert made.count == 3
-    with pytest.raises(BadBufferError, match="rank 7.*96 bytes.*multiple of 5"):
+    with pytest.raises(BadBufferError, match=r"rank 7.*96 bytes.*multiple of 5"):
         simple(X, 7, False, blocks=5)
 
 

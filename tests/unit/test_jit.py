@@ -34,9 +34,7 @@ def copy_of_the_package(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_an_edit_of_anything_that_is_compiled_changes_the_digest(
-    name: str, tmp_path: Path
-) -> None:
+def test_an_edit_of_anything_that_is_compiled_changes_the_digest(name: str, tmp_path: Path) -> None:
     sources = copy_of_the_package(tmp_path)
     before = jit.digest(iter(sources))
     assert jit.digest(iter(reversed(sources))) == before

@@ -39,9 +39,7 @@ def calls(collective: str, algorithm: str, size: int) -> list[list[Call]]:
     no_place = collective in ("bcast", "alltoall", "barrier")
     made = []
     for root, in_place in product(sorted(roots), (False,) if no_place else (False, True)):
-        here = [
-            in_place and (collective not in ROOTED or rank == root) for rank in range(size)
-        ]
+        here = [in_place and (collective not in ROOTED or rank == root) for rank in range(size)]
         made.append([call_of(collective, algorithm, size, root, at) for at in here])
     return made
 
