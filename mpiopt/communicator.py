@@ -414,8 +414,9 @@ def _wrapping(name: str) -> Callable[..., Any]:
         made = plain(self._plain(), *args, **kwargs)
         if made == MPI.COMM_NULL:
             return made
-        timeout, debug, tuning = self._options
-        ours = Communicator(made, timeout=timeout, debug=debug, tuning=tuning)
+        # Without __init__, as mpi4py does it: a subclass keeps its class, whatever it is made with.
+        ours = type(self).__new__(type(self), made)
+        ours._start(*self._options)
         made.Free()
         return ours
 
@@ -424,11 +425,12 @@ def _wrapping(name: str) -> Callable[..., Any]:
 
 def _leaving(name: str) -> Callable[..., Any]:
     """mpi4py's method, plain: what it makes cannot be made ready before its request is done."""
+    plain = getattr(MPI.Intracomm, name)
 
+    @wraps(plain)
     def make(self: Communicator, *args: Any, **kwargs: Any) -> Any:
-        return getattr(MPI.Intracomm, name)(self._plain(), *args, **kwargs)
+        return plain(self._plain(), *args, **kwargs)
 
-    make.__name__, make.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
     return make
 
 
