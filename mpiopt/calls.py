@@ -1,8 +1,10 @@
 """Turns the arguments of a collective, as mpi4py takes them, into a call and its two buffers.
 
 Every function returns None for what is left to MPI: derived datatypes, user-defined ops, dtypes
-without a kernel. What decides that (op, dtype) is the same on all ranks of a correct program, so
-all of them leave it to MPI or none does.
+without a kernel, memory of a device. All ranks must come to the same answer, or some would wait in
+MPI and others in mpiopt. Op and dtype are the same on all ranks of a correct program; that one rank
+describes its part with a derived datatype and another does not is legal, rare, and not seen here
+(see "sharp bits" in the documentation).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ gives the same sum and results are compared for equality. Every rank knows every
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpiopt import Communicator
+from mpiopt import Communicator, rings
 from mpiopt.algorithms import algorithms, schedule
 from mpiopt.plan import Tuning, block_lengths
 from mpiopt.schedule import COLLECTIVES, REDUCING, ROOTED, Schedule, cut
@@ -211,12 +212,17 @@ def _free_communicators() -> Iterator[None]:
     communicator.cache_clear()
 
 
+def pipelining(shared_memory: bool, lanes: int = 4) -> Tuning:
+    """Segments so short that a few hundred elements are several."""
+    return Tuning(512, lanes, ring_segment_bytes=512, shared_memory=shared_memory)
+
+
 def tunings(shared_memory: bool) -> list[tuple[Tuning, list[int]]]:
     """Ways to cut the data, and the lengths that each is tried with."""
     small = sorted({0, 1, SIZE - 1, SIZE, SIZE + 1, 17, 1000})
-    pipelined = Tuning(segment_bytes=512, lanes=3, shared_memory=shared_memory)
+    pipelined = pipelining(shared_memory, lanes=3)
     split = Tuning(longest_bytes=200, shared_memory=shared_memory)
-    both = Tuning(segment_bytes=512, lanes=3, longest_bytes=200, shared_memory=shared_memory)
+    both = replace(pipelined, longest_bytes=200)
     return [
         (Tuning(shared_memory=shared_memory), small),
         (pipelined, [SIZE + 1, 1000, 4099]),
@@ -239,20 +245,32 @@ def test_every_algorithm_gives_numpy_s_result_and_touches_nothing_else(
     agree(not wrong, f"{len(wrong)} wrong, such as {wrong[:2]}")
 
 
+def wrong_when_long(comm: Any, collective: str) -> list[Case]:
+    whole = collective in REDUCING or collective == "bcast"
+    made = [
+        Case(collective, algorithm, n if whole else n // 7, dtype, SIZE - 1, False)
+        for algorithm in algorithms(collective)
+        for n, dtype in ((140_001, "d"), (1_100_003, "b"))
+    ]
+    return [case for case in made if TRIALS[collective](comm, case).wrong()]
+
+
 @pytest.mark.parametrize("shared_memory", TRANSPORTS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_long_messages_stream_and_are_right(
-    collective: str, shared_memory: bool, agree: Any
+def test_long_messages_are_right(collective: str, shared_memory: bool, agree: Any) -> None:
+    """Longer than a ring, and long enough to be read out of the sender's memory."""
+    wrong = wrong_when_long(communicator(Tuning(shared_memory=shared_memory)), collective)
+    agree(not wrong, f"wrong: {wrong}")
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "bcast"])
+def test_where_memory_cannot_be_read_long_messages_stream(
+    collective: str, monkeypatch: pytest.MonkeyPatch, agree: Any
 ) -> None:
-    """Longer than a ring, and than the default segment."""
-    comm = communicator(Tuning(shared_memory=shared_memory))
-    wrong = [
-        case
-        for algorithm in algorithms(collective)
-        for n in (140_001 if collective in REDUCING or collective == "bcast" else 20_003,)
-        for case in (Case(collective, algorithm, n, "d", SIZE - 1, False),)
-        if TRIALS[collective](comm, case).wrong()
-    ]
+    monkeypatch.setattr(rings, "_can_read_each_other", lambda node: False)
+    comm = Communicator(timeout=20)
+    wrong = wrong_when_long(comm, collective)
+    comm.Free()
     agree(not wrong, f"wrong: {wrong}")
 
 
@@ -302,18 +320,21 @@ def test_the_ledger_counts_what_the_schedule_says(
     collective: str, shared_memory: bool, agree: Any
 ) -> None:
     wrong = []
-    for segment_bytes in (256 << 10, 512):
-        tuning = Tuning(segment_bytes=segment_bytes, shared_memory=shared_memory)
+    tried = {
+        Tuning(shared_memory=shared_memory): [0, 1, SIZE + 1],
+        pipelining(shared_memory): [1000],
+    }
+    for tuning, lengths in tried.items():
         comm = communicator(tuning)
         for algorithm in algorithms(collective):
-            for case in cases(collective, algorithm, [0, 1, SIZE + 1, 1000]):
+            for case in cases(collective, algorithm, lengths):
                 trial = TRIALS[collective](comm, case)
                 comm.ledger.clear()
                 trial.call()
                 plan = schedule(collective, algorithm, SIZE, RANK, case.root)
-                lengths = lengths_of(case, plan.blocks)
-                sent = plan.sent(lengths) * np.dtype(case.dtype).itemsize
-                wanted = (1, plan.round_count, expected_messages(plan, lengths), sent)
+                blocks = lengths_of(case, plan.blocks)
+                sent = plan.sent(blocks) * np.dtype(case.dtype).itemsize
+                wanted = (1, plan.round_count, expected_messages(plan, blocks), sent)
                 if row_of(comm, case) != wanted:
                     wrong.append((case, row_of(comm, case), wanted))
     agree(not wrong, f"{len(wrong)} wrong, such as {wrong[:2]}")

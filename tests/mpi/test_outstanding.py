@@ -201,6 +201,24 @@ def test_two_threads_may_use_two_communicators(pair: Any, agree: Any) -> None:
     agree(not said, f"{said[:4]}")
 
 
+@threaded
+def test_a_short_call_does_not_shut_out_a_thread_that_waits_in_mpi(pair: Any, agree: Any) -> None:
+    """MPI asks a request's Python function while it holds its own lock: a call that held the
+    interpreter's and wanted MPI's would wait for ever."""
+    x, y, rounds = np.ones(1), np.empty(1), 400
+
+    def wait() -> None:
+        for _ in range(rounds):
+            MPI.Request.Waitall([pair[1].Iallreduce(MPI.IN_PLACE, np.ones(1))])
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    for _ in range(rounds):
+        pair[0].Allreduce(x, y)
+    waiting.join()
+    agree(y[0] == SIZE)
+
+
 def test_freeing_lets_what_is_under_way_finish(agree: Any) -> None:
     comm = Communicator(timeout=60)
     x = np.full(5000, float(RANK))

@@ -99,7 +99,6 @@ def test_what_mpiopt_does_not_handle_is_left_to_mpi() -> None:
             np.zeros(3, dtype="S4"),
             np.zeros(3, dtype=[("a", "i4"), ("b", "f8")]),
             np.zeros(3, dtype=np.dtype(np.float64).newbyteorder()),
-            np.frombuffer(bytearray(17), dtype=np.uint8)[1:].view(np.float64),
             [1.0, 2.0, 3.0],
             "text",
             42,
@@ -153,3 +152,11 @@ def test_blocks_that_do_not_fit_are_refused(spec: Any, message: str) -> None:
 def test_a_bad_buffer_is_a_value_error_and_a_buffer_error() -> None:
     assert issubclass(BadBufferError, ValueError)
     assert issubclass(BadBufferError, BufferError)
+
+
+def test_memory_that_is_not_aligned_is_taken() -> None:
+    crooked = np.frombuffer(bytearray(17), dtype=np.uint8)[1:].view(np.float64)
+    assert not crooked.flags.aligned
+    made = simple(crooked, 0, True)
+    assert made is not None
+    assert made.address == crooked.ctypes.data
