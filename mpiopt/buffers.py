@@ -98,8 +98,8 @@ def _open(spec: Any, rank: int, writable: bool, vector: bool) -> tuple[Any, ...]
     dtype = array.dtype if array is not None and datatype is None else _dtype_of(datatype)
     if array is None or dtype is None or dtype.char not in _HANDLED or not dtype.isnative:
         return None
-    # Memory that is not aligned is taken too: it is slower, but what one rank left to MPI the others
-    # would wait for.
+    # Memory that is not aligned is taken too: it is slower, but what one rank left to MPI, the
+    # others would wait for.
     return array, array.ctypes.data, dtype, counts, displs
 
 
