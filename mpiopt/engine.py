@@ -164,7 +164,9 @@ class Engine:
             return
         slot, self._hot_next = self._hot_next, (self._hot_next + 1) % _HOT
         at = x.TABLE + slot * x.ENTRY
-        quick = plan.buffer_bytes <= _QUICK_BYTES
+        # Only through rings: MPI runs Python (a request's query) while it holds its own lock, so
+        # whoever keeps the interpreter's must not want MPI's.
+        quick = self.place.shared and plan.buffer_bytes <= _QUICK_BYTES
         words = [word, id(extra), id(algorithm), *there, *here, plan.address, quick]
         self.hot[at : at + x.ENTRY] = words
         # An id is true while its object lives. The arrays themselves may go: they are not compared.

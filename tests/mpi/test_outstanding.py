@@ -205,7 +205,7 @@ def test_two_threads_may_use_two_communicators(pair: Any, agree: Any) -> None:
 def test_a_short_call_does_not_shut_out_a_thread_that_waits_in_mpi(pair: Any, agree: Any) -> None:
     """MPI asks a request's Python function while it holds its own lock: a call that held the
     interpreter's and wanted MPI's would wait for ever."""
-    x, y, rounds = np.ones(1), np.empty(1), 400
+    x, y, rounds = np.ones(1), np.empty(1), 60
 
     def wait() -> None:
         for _ in range(rounds):
