@@ -43,8 +43,9 @@ _ROOT = 16
     _ALLGATHER,
     _GATHER,
     _SCATTER,
+    _ALLTOALL,
     _BARRIER,
-) = range(8)
+) = range(9)
 
 
 class _Default(type(MPI.Intracomm)):  # type: ignore[misc]
@@ -311,8 +312,12 @@ class Communicator(MPI.Intracomm, metaclass=_Default):
         self._run_new(calls.scatterv, _MPI.Scatterv, (sendbuf, recvbuf, root), algorithm)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any, algorithm: str = AUTO) -> None:
-        # Not hot: in place, what is sent must be copied before every call.
-        self._run_new(calls.alltoall, _MPI.Alltoall, (sendbuf, recvbuf), algorithm)
+        arguments = (sendbuf, recvbuf)
+        if is_in_place(sendbuf):  # not hot: what is sent must be copied before every call
+            self._run_new(calls.alltoall, _MPI.Alltoall, arguments, algorithm)
+            return
+        hot = (_ALLTOALL, None, sendbuf, recvbuf)
+        self._run(hot, calls.alltoall, _MPI.Alltoall, arguments, algorithm)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any, algorithm: str = AUTO) -> None:
         self._run_new(calls.alltoallv, _MPI.Alltoallv, (sendbuf, recvbuf), algorithm)
