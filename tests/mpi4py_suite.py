@@ -88,7 +88,7 @@ def fetch(folder: Path) -> Path:
     archive = folder / f"mpi4py-{release}.tar.gz"
     if not archive.exists():
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        pip += ["--no-binary", ":all:", "--dest", str(folder), f"mpi4py=={release}"]
+        pip += ["--no-binary", "mpi4py", "--dest", str(folder), f"mpi4py=={release}"]
         subprocess.run(pip, check=True)
     return archive
 
