@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -27,6 +28,7 @@ class Agreement:
         self._comm = comm
         self._calls = 0
         self.timeout: float | None = None
+        self._unfinished: list[Any] = []
 
     def reach(self, name: str, prepared: Prepared | None) -> None:
         """Compare a call with everybody's; raises on every rank if one differs."""
@@ -49,6 +51,7 @@ class Agreement:
         started = time.monotonic()
         while not request.Test():
             if self.timeout is not None and time.monotonic() - started > self.timeout:
+                self._unfinished.append((request, sent, received))  # MPI may still write there
                 raise CollectiveTimeout(
                     f"rank {self._comm.rank} waited {self.timeout:g} s in call {self._calls} "
                     f"({mine}) for the other ranks to call anything at all"
