@@ -61,7 +61,7 @@ class Engine:
         self._kept: list[Any] = []  # what unfinished messages may still read or write
         self._run = x.run.entry_point
         self.hot = np.zeros(x.TABLE + _HOT * x.ENTRY, dtype=np.int64)
-        self.hot[x.T_ARRAY_TYPE], self.hot[x.T_PATIENCE] = id(np.ndarray), _QUICK_PATIENCE
+        self.hot[x.T_ARRAY_TYPE], self.hot[x.T_PATIENCE] = wire.ARRAY_TYPE, _QUICK_PATIENCE
         self.hot_address = self.hot.ctypes.data
         self._hot_next = 0
         self._hot_kept: list[Any] = [None] * _HOT

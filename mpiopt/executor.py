@@ -25,7 +25,7 @@ import numpy as np
 from numba import types
 
 from mpiopt import rings, wire
-from mpiopt.kernels.address import as_pointer, call_reduction
+from mpiopt.kernels.address import as_pointer
 from mpiopt.kernels.jit import jit
 from mpiopt.schedule import Kind
 
@@ -66,11 +66,10 @@ DONE, PAUSED, FAILED, MISS = range(4)
     # Totals, for the ledger.
     H_CALLS,
     H_MESSAGES,
-    H_FRAGMENTS,
     H_SENT,  # bytes
     H_NANOSECONDS,
     HEADER,
-) = range(34)
+) = range(33)
 
 # Words of a row. X: what is sent, or where a message lands; an ADD sets Z = X op Y (or Y op X).
 (
@@ -140,7 +139,6 @@ def _start_message(h: Any, lane: int, row: int, slot: int) -> int:
     if h[at + R_KIND] == _SEND:
         first = h[h[H_LANE] + lane * LANE + L_SEGMENT] == 0
         h[H_MESSAGES] += h[at + R_HEADS] if first else 0
-        h[H_FRAGMENTS] += 1
         h[H_SENT] += size
     if h[H_RINGS] != 0:
         words = as_pointer(slot, _WORD)
@@ -165,10 +163,7 @@ def _local(h: Any, lane: int, row: int) -> None:
         wire.memmove(y, x, count * h[H_ITEM])
         return
     z = _address(h, h[at + R_Z], h[at + R_Z_AT], start, lane)
-    if h[at + R_LOCAL_FIRST]:
-        call_reduction(h[H_REDUCTION], z, y, x, count)
-    else:
-        call_reduction(h[H_REDUCTION], z, x, y, count)
+    rings.accumulate(h[H_REDUCTION], z, y, x, h[at + R_LOCAL_FIRST], count)
 
 
 @_inner
